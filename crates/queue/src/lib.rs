@@ -7,12 +7,10 @@
 //! tag set for each hardware queue and a configuration that is read by copy.
 #![forbid(unsafe_code)]
 
-mod alone;
 pub mod channel;
 mod clock_use;
 pub mod config;
 pub mod driver;
-mod elevate;
 mod flush;
 pub mod queue;
 mod queues;

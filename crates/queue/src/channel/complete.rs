@@ -31,7 +31,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             freed = TagBatch { base: tag.base, mask: freed.mask | tag.mask };
         }
         self.flight.all_ended(done);
-        self.publish_ended();
+        self.sched.publish_ended();
         self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
         self.free_tags(env, freed);
     }
@@ -42,7 +42,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
         let iostats = self.setup.config().iostats;
         let ended = self.flight.end_inline(slot, status, iostats, || env.time.completion_time());
-        self.count_ended(ended.sched_lane);
+        self.sched.count_ended(ended.sched_lane);
         let over = match ended.only {
             Some(bio) if ended.is_plain => {
                 env.end_with(bio, Status::Ok);
@@ -70,14 +70,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }
 
-    /// A scheduled request ended; `sched_lane` is 0 if it was none.
-    #[inline(always)]
-    fn count_ended(&mut self, sched_lane: u8) {
-        if sched_lane != 0 {
-            self.ended[usize::from(sched_lane) - 1] += 1;
-        }
-    }
-
     #[inline]
     pub(crate) fn reuse_tag(&mut self, env: &mut Env, tag: TagBatch) {
         if !self.tags.reuse(tag) {
@@ -91,7 +83,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let now = S::CLOCK.completion_time(env);
         self.no_longer_busy();
         self.flight.publish_inline(now);
-        self.publish_ended();
+        self.sched.publish_ended();
         self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }
 
@@ -99,7 +91,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline(always)]
     fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) -> TagBatch {
         let ended = self.flight.end(slot, now);
-        self.count_ended(ended.sched_lane);
+        self.sched.count_ended(ended.sched_lane);
         match ended.only {
             Some(bio) if ended.is_plain => env.end_with(bio, Status::Ok),
             only => _ = self.complete_other(env, slot, only),

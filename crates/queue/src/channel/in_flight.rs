@@ -22,6 +22,10 @@ use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 use std::sync::Arc;
 
+/// How long a unit waits before it is offered again to a driver that was busy, when nothing of
+/// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
+const BUSY_RETRY_NS: Ns = 3_000_000;
+
 /// See the module's text.
 pub(crate) struct InFlight {
     slots: Slots,
@@ -204,6 +208,16 @@ impl InFlight {
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
         rq
+    }
+
+    /// Until when a driver that was busy is not asked again. It said `until`; 0 is until a request that
+    /// it has completes, or for a while if it has none.
+    pub(crate) fn busy_end(&self, until: Ns, now: impl FnOnce() -> Ns) -> Ns {
+        match until {
+            0 if self.is_any() => Ns::MAX,
+            0 => now() + BUSY_RETRY_NS,
+            at => at,
+        }
     }
 
     /// What the driver needs to report requests that are done.

@@ -16,15 +16,20 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Do the bios at the beginning of `bios`, as long as the driver takes them so. Those that were
     /// `submitted` just now have no time yet.
     #[inline]
-    pub(crate) fn do_at_once(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
-        if !self.setup.completes_inline() || !self.has_tags(1) {
+    pub(crate) fn complete_inline(
+        &mut self,
+        env: &mut Env,
+        bios: &mut BioList,
+        submitted: Option<Ns>,
+    ) {
+        if !self.setup.completes_inline() || !self.try_reserve(1) {
             return;
         }
         while let Some(mut bio) = bios.pop() {
             if let Some(now) = submitted {
                 bio.stamp(S::CLOCK.start(env, now));
             }
-            match self.status_at_once(env, &bio, bios.front()) {
+            match self.inline_status(env, &bio, bios.front()) {
                 Some(status) => {
                     match S::CLOCK.reads_each_end() {
                         false => self.count_inline(env, bio.op.group(), bio.start_ns, bio.bytes),
@@ -39,7 +44,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
     /// How `bio` ended, unless it needs a closer look, or may merge with the one after it.
     #[inline(always)]
-    fn status_at_once(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
+    fn inline_status(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
         let merges =
             next.is_some_and(|next| adjoins(bio, next) && self.setup.config().nomerges < 2);
         if self.setup.is_ordinary(bio) && !merges {

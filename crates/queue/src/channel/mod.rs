@@ -7,20 +7,20 @@
 //! * A tag taken in advance and not used is given back before the call ends.
 
 mod complete;
+mod exclusive;
 mod held;
 pub(crate) mod in_flight;
 mod inline;
 mod remap;
-pub(crate) mod retry;
-pub(crate) mod setup;
+mod retry;
+mod sched_client;
+mod setup;
 pub(crate) mod tag_line;
 
 use crate::driver::{Driver, DriverQueue, Issue};
-use crate::elevate::GRANT_WORD;
 use crate::flush::Start;
 use crate::request::Kind;
-use crate::scheduler::deadline::{LANES, lane_of};
-use crate::scheduler::{MqDeadline, Port, Scheduler, ToRun, is_ours_alone};
+use crate::scheduler::{MqDeadline, Scheduler};
 use crate::shared::Shared;
 use crate::split::first_part;
 use crate::tags::TagBatch;
@@ -32,30 +32,14 @@ use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
 use held::Held;
 use in_flight::InFlight;
+use sched_client::{DOORBELL, Dispatch, Parts, SchedulerClient};
 use setup::Setup;
 use std::ops::Range;
 use std::sync::Arc;
 use tag_line::{TAG_WAKE, TagLine};
 
-/// How long a unit waits before it is offered again to a driver that was busy, when nothing of
-/// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
-const BUSY_RETRY_NS: Ns = 3_000_000;
-
 /// How often a call runs the shared scheduler for what others bring meanwhile.
 const ROUNDS_MAX: u32 = 64;
-
-/// How the bios of a call go.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// To the driver, in the order in which they are.
-    Straight,
-    /// The same, in the order that the shared scheduler gives them, which counts them.
-    Alone,
-    /// As units that the scheduler makes of them, but without others'.
-    AsUnits,
-    /// To the shared scheduler.
-    Elevated,
-}
 
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
 #[repr(align(128))]
@@ -63,31 +47,8 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     pub(crate) setup: Setup<D, S>,
     pub(crate) tags: TagLine,
     held: Held,
-    /// What the shared scheduler knows of this channel, and keeps with it.
-    pub(crate) port: Arc<Port>,
-    pub(crate) local: S::Local,
-    /// Bios of this call for the shared scheduler.
-    pub(crate) outbox: BioList,
-    /// Bios that the driver was too busy for, to go back to it.
-    pub(crate) returned: BioList,
-    /// Slots whose units were granted in this call.
-    pub(crate) granted: Vec<u32>,
-    /// Units to run in this call, with the channels they came through.
-    pub(crate) to_run: ToRun,
-    pub(crate) words: Vec<Arc<Message>>,
-    /// Bios of other channels whose requests ended in this call.
-    pub(crate) foreign: BioList,
-    /// Bios that the shared scheduler did not take in in this call.
-    pub(crate) refused: BioList,
-    /// What is issued now goes alone, and is counted if the driver does not end it at once.
-    alone: bool,
-    /// The shared scheduler was run in vain, and this call has freed nothing since.
-    pub(crate) vain: bool,
-    /// Bios with the shared scheduler.
-    pub(crate) entrusted: usize,
-    /// Scheduled requests that ended in this call, by lane.
-    pub(crate) ended: [u32; LANES],
-    pub(crate) flight: InFlight,
+    sched: SchedulerClient<S>,
+    flight: InFlight,
     /// The device's others do not know this channel any more.
     is_closed: bool,
 }
@@ -100,27 +61,15 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         index: u32,
         env: &mut Env,
     ) -> Self {
-        let word = Message::to(env.handle(), index, GRANT_WORD);
-        let (port, map) = shared.open_port(env.context_id(), word, &env.locks);
+        let doorbell = Message::to(env.handle(), index, DOORBELL);
+        let (port, map) = shared.open_port(env.context_id(), doorbell, &env.locks);
         let wake = Message::to(env.handle(), index, TAG_WAKE);
         let tags = TagLine::new(&map, env.context_id(), wake);
         driver.use_poll_queue(env, tags.slot().poll);
         RequestChannel {
             setup: Setup::new(shared, driver, index, env),
             held: Held::default(),
-            port,
-            local: S::Local::default(),
-            outbox: BioList::new(),
-            returned: BioList::new(),
-            granted: Vec::with_capacity(tags.set().depth() as usize),
-            to_run: ToRun::default(),
-            words: Vec::new(),
-            foreign: BioList::new(),
-            refused: BioList::new(),
-            alone: false,
-            vain: false,
-            entrusted: 0,
-            ended: [0; LANES],
+            sched: SchedulerClient::new(port, tags.set().depth()),
             flight: InFlight::new(tags.set(), stats),
             is_closed: false,
             tags,
@@ -146,22 +95,22 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
         let mut last: Option<u32> = None;
-        let way = self.way_of(env, bios, submitted);
-        self.alone = way == Way::Alone;
+        let dispatch = self.dispatch_of(env, bios, submitted);
+        self.sched.set_exclusive(dispatch == Dispatch::Exclusive);
         // The others have their time already.
-        let stamp = submitted.filter(|_| way == Way::Straight);
+        let stamp = submitted.filter(|_| dispatch == Dispatch::Bypass);
         // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
         let mut clear = self.may_issue();
-        if clear && way == Way::Straight {
-            self.do_at_once(env, bios, stamp);
+        if clear && dispatch == Dispatch::Bypass {
+            self.complete_inline(env, bios, stamp);
         }
         while let Some(mut bio) = bios.pop() {
             if let Some(now) = stamp {
                 bio.stamp(now);
             }
             let Some(bio) = self.admit(env, bio, bios) else { continue };
-            if matches!(way, Way::Elevated | Way::AsUnits) {
-                self.elevate(bio);
+            if matches!(dispatch, Dispatch::Scheduled | Dispatch::ExclusiveMerged) {
+                self.sched.add(bio);
                 continue;
             }
             let Some(bio) = self.merge_into_last(last, bio) else { continue };
@@ -178,12 +127,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if let Some(slot) = last {
             self.issue(env, slot);
         }
-        self.alone = false;
-        self.give_back(env);
-        if way == Way::AsUnits {
-            self.go_as_units(env);
+        self.sched.set_exclusive(false);
+        self.requeue(env);
+        if dispatch == Dispatch::ExclusiveMerged {
+            self.dispatch_merged(env);
         }
-        self.hand_over(env, submitted);
+        self.submit_scheduled(env, submitted);
     }
 
     /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
@@ -280,8 +229,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[inline]
     pub(crate) fn may_issue(&self) -> bool {
         self.held.may_pass()
-            && self.outbox.is_empty()
-            && self.returned.is_empty()
+            && self.sched.may_pass()
             && !self.setup.scheduler().has_work()
             && !self.is_moving()
     }
@@ -296,7 +244,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn hold_back(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
         if self.setup.has_scheduler() {
-            self.elevate(bio);
+            self.sched.add(bio);
             return None;
         }
         if bio.flags.contains(BioFlags::NOWAIT) {
@@ -315,7 +263,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Let `bio` wait for its turn, behind what waits already.
     fn enqueue(&mut self, bio: Box<Bio>) {
         match self.setup.has_scheduler() {
-            true => self.elevate(bio),
+            true => self.sched.add(bio),
             false => self.held.push(bio),
         }
     }
@@ -338,54 +286,108 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if rq.unit.flags.contains(BioFlags::POLLED) {
             env.polls(self.setup.index());
         }
-        if self.alone {
-            rq.sched_lane = lane_of(rq.unit.op, rq.unit.priority) as u8 + 1;
-            self.port.count_passed(usize::from(rq.sched_lane) - 1);
-        }
-    }
-
-    /// When a driver that said busy until `until` may be asked again.
-    pub(crate) fn busy_end(&self, env: &mut Env, until: Ns) -> Ns {
-        match until {
-            0 if self.flight.is_any() => Ns::MAX,
-            0 => env.time.now() + BUSY_RETRY_NS,
-            at => at,
-        }
+        self.sched.count_started(rq);
     }
 
     /// The driver was busy: the unit goes back to the head of the scheduler (requeue).
     #[cold]
     fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
-        let until = self.busy_end(env, until);
+        let until = self.flight.busy_end(until, || env.time.now());
         if self.setup.has_scheduler() && self.flight.request(slot).kind != Kind::Flush {
             self.setup.shared().busy.set(until);
-            return self.return_unit(env, slot);
+            return self.refuse(env, slot);
         }
-        self.not_in_flight(slot);
         let rq = self.flight.refused(slot);
+        self.sched.count_refused(rq);
         let unit = std::mem::take(&mut rq.unit);
         self.free_tag(env, slot);
         self.held.requeue(unit, until);
     }
 
-    /// Give back one tag, and wake whoever waits for it.
-    pub(crate) fn free_tag(&mut self, env: &mut Env, slot: u32) {
-        let batch = self.tags.set().batch_of(slot);
-        self.free_tags(env, batch);
+    /// Give tags back. The scheduler may dispatch with them.
+    #[inline]
+    fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
+        self.sched.recheck();
+        self.tags.free(env, batch);
     }
 
+    fn free_tag(&mut self, env: &mut Env, tag: u32) {
+        self.sched.recheck();
+        self.tags.free_tag(env, tag);
+    }
+
+    /// Give spare tags back. True if there were some.
     #[inline]
-    pub(crate) fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
-        self.vain = false;
-        if self.tags.free(batch) {
-            self.wake_waiters(env);
+    fn free_spare(&mut self, env: &mut Env) -> bool {
+        let any = self.tags.free_spare(env);
+        if any {
+            self.sched.recheck();
+        }
+        any
+    }
+
+    /// The scheduler's client, and the parts that it needs.
+    #[inline(always)]
+    fn split(&mut self) -> (&mut SchedulerClient<S>, Parts<'_, D, S>) {
+        let parts =
+            Parts { setup: &mut self.setup, tags: &mut self.tags, flight: &mut self.flight };
+        (&mut self.sched, parts)
+    }
+
+    /// Hand over what the call noted for the scheduler; `submitted` is its time, if it is a
+    /// submission.
+    #[inline]
+    fn submit_scheduled(&mut self, env: &mut Env, submitted: Option<Ns>) {
+        if self.sched.has_new() {
+            let now = submitted.unwrap_or_else(|| env.time.recent());
+            let (sched, parts) = self.split();
+            sched.submit(parts, env, now);
+            self.issue_scheduled(env);
+            self.requeue(env);
         }
     }
 
-    #[cold]
-    pub(crate) fn wake_waiters(&mut self, env: &mut Env) {
-        let locks = env.locks.clone();
-        self.tags.wake(&locks, |message| env.notify_lazily(message));
+    /// Let the scheduler dispatch, if its turn is free. True if there is more to do.
+    fn run_scheduler(&mut self, env: &mut Env) -> bool {
+        let now = env.time.recent();
+        let (sched, parts) = self.split();
+        let again = sched.run(parts, env, now);
+        let sent = self.issue_scheduled(env);
+        again | self.requeue(env) | sent
+    }
+
+    /// Issue what the scheduler dispatched. True if there was something.
+    #[inline]
+    fn issue_scheduled(&mut self, env: &mut Env) -> bool {
+        self.sched.run_units(&mut self.setup, &mut self.flight, env) | self.issue_granted(env)
+    }
+
+    #[inline]
+    fn issue_granted(&mut self, env: &mut Env) -> bool {
+        let mut granted = self.sched.take_granted();
+        let sent = !granted.is_empty();
+        for slot in granted.drain(..) {
+            let rq = self.flight.build_granted(slot, self.setup.limits());
+            match self.sched.begin_grant(env, rq) {
+                true => _ = self.issue(env, slot),
+                false => self.refuse(env, slot),
+            }
+        }
+        self.sched.return_granted(granted);
+        sent
+    }
+
+    /// The driver was busy for the unit in `slot`: it goes back to the scheduler.
+    fn refuse(&mut self, env: &mut Env, slot: u32) {
+        self.sched.refuse(env, self.flight.refused(slot));
+        self.free_tag(env, slot);
+    }
+
+    /// Give the scheduler back what the driver was too busy for. True if that may be asked again.
+    #[inline]
+    fn requeue(&mut self, env: &mut Env) -> bool {
+        let (sched, parts) = self.split();
+        sched.requeue(parts, env)
     }
 
     /// Everything that could be issued was: account what is done, send what waits, until
@@ -406,8 +408,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if self.is_moving() {
                 self.follow_queues(env);
             }
-            self.hand_over(env, None);
-            self.give_back(env);
+            self.submit_scheduled(env, None);
+            self.requeue(env);
             let mut more = false;
             if self.may_run_scheduler(rounds) {
                 rounds += 1;
@@ -424,9 +426,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.setup.driver().commit(env);
         }
         self.flight.publish_started();
-        self.vain = false;
+        self.sched.recheck();
         if rounds == ROUNDS_MAX {
-            self.pass_on(env);
+            self.sched.pass_on(&self.setup, env);
         }
         if self.held.has_work() && !self.held.is_busy() && !self.is_moving() {
             self.wait_for_tag(env);
@@ -436,7 +438,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Whether the shared scheduler has work of which this call may still do some.
     #[inline]
     fn may_run_scheduler(&self, rounds: u32) -> bool {
-        self.setup.scheduler().has_work() && !self.vain && rounds < ROUNDS_MAX
+        self.setup.scheduler().has_work() && !self.sched.sched_is_idle() && rounds < ROUNDS_MAX
     }
 
     /// Whether this channel's own completions will free the tags that it lacks: nobody else
@@ -476,17 +478,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if self.tags.is_waiting() || self.frees_for_itself() {
             return;
         }
-        env.entrusted += 1;
-        self.tags.line_up();
-        self.wake_waiters(env);
+        self.tags.line_up(env);
     }
 
     /// It is this channel's turn to take tags. What the shared scheduler keeps waits for tags too,
     /// but not in line: every other turn it goes first, and always what is left of one that was
     /// switched off.
     fn tag_turn(&mut self, env: &mut Env) {
-        self.tags.begin_turn();
-        env.entrusted -= 1;
+        self.tags.begin_turn(env);
         // Of a grant in the same delivery that ended at once.
         self.free_spare(env);
         if self.setup.scheduler().has_work()
@@ -502,8 +501,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
         // The turn counts as a wait until its end, so this takes no tags beyond the share.
         self.dispatch(env);
-        self.tags.end_turn();
-        self.wake_waiters(env);
+        self.tags.end_turn(env);
     }
 }
 
@@ -560,9 +558,9 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         if message.payload() == TAG_WAKE {
             match self.tags.is_own_wake(&message) {
                 true => self.tag_turn(env),
-                false => self.pass_stale_turn(env, &message),
+                false => self.tags.pass_stale_turn(env, &message),
             }
-        } else if message.payload() == GRANT_WORD {
+        } else if message.payload() == DOORBELL {
             self.take_grants(env);
             self.refresh(env);
             if self.setup.config().is_retired {
@@ -594,7 +592,11 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
 
     fn deadline(&self) -> Option<Ns> {
         let busy = self.held.deadline();
-        busy.into_iter().chain(self.flight.deadline()).chain(self.hold_deadline()).min()
+        let device = match self.sched.expected_remote() {
+            0 => None,
+            _ => self.setup.shared().busy.deadline(),
+        };
+        busy.into_iter().chain(self.flight.deadline()).chain(device).min()
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns) {
@@ -606,7 +608,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn in_flight(&self) -> usize {
-        self.flight.count() as usize + self.tags.waits() + self.entrusted
+        self.flight.count() as usize + self.tags.waits() + self.sched.expected_remote()
     }
 
     fn is_over(&mut self) -> bool {
@@ -614,12 +616,12 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             return false;
         }
         if !self.is_closed {
-            self.setup.shared().close_port(&self.port);
+            self.setup.shared().close_port(self.sched.port());
             self.is_closed = true;
         }
         // Our own copy of the configuration names our port, too.
         self.setup.refresh_to_close();
-        is_ours_alone(&self.port) && self.tags.is_wake_unshared()
+        self.sched.is_port_unshared() && self.tags.is_wake_unshared()
     }
 
     fn close(&mut self, env: &mut Env) {
@@ -627,16 +629,17 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn waits_on_peer(&self) -> bool {
-        let kept = self.entrusted > 0 && self.port.is_starving();
+        let kept = self.sched.is_starving();
         self.tags.is_waiting() || kept && !self.frees_for_itself()
     }
 
     fn push_shared_work(&mut self, env: &mut Env) -> bool {
-        if self.entrusted > 0 {
+        if self.sched.expected_remote() > 0 {
             self.settle(env);
         }
         self.tags.is_waiting()
-            || self.entrusted > 0 && (self.setup.scheduler().is_busy() || self.waits_on_peer())
+            || self.sched.expected_remote() > 0
+                && (self.setup.scheduler().is_busy() || self.waits_on_peer())
     }
 
     fn withdraw(&mut self, env: &mut Env, range: &Range<u64>) {
@@ -652,7 +655,8 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         while let Some(bio) = bios.pop() {
             env.end_with(bio, Status::Cancelled);
         }
-        self.cancel_entrusted(env);
+        let (sched, parts) = self.split();
+        sched.cancel(parts, env);
     }
 }
 
@@ -660,6 +664,17 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn plug_bios(&mut self, env: &mut Env, bios: &mut BioList) {
         if self.held.plug(bios) {
             self.flush_plug(env);
+        }
+    }
+
+    /// Units came through the port.
+    fn take_grants(&mut self, env: &mut Env) {
+        let (sched, parts) = self.split();
+        sched.take_grants(parts, env);
+        if !env.is_draining() {
+            S::CLOCK.before_issue(env);
+            self.issue_granted(env);
+            self.requeue(env);
         }
     }
 
@@ -673,9 +688,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
 
 impl<D: Driver, S: Scheduler> Drop for RequestChannel<D, S> {
     fn drop(&mut self) {
-        debug_assert!(!self.flight.is_any() && self.entrusted == 0 || std::thread::panicking());
+        debug_assert!(
+            !self.flight.is_any() && self.sched.expected_remote() == 0 || std::thread::panicking()
+        );
         if !self.is_closed {
-            self.setup.shared().close_port(&self.port);
+            self.setup.shared().close_port(self.sched.port());
         }
     }
 }

@@ -15,12 +15,9 @@ use super::RequestChannel;
 use super::tag_line::TAG_WAKE;
 use crate::driver::{Driver, DriverQueue};
 use crate::queues::QueueSlot;
-use crate::scheduler::deadline::lane_of;
-use crate::scheduler::{Grant, Scheduler};
-use crate::unit::Unit;
+use crate::scheduler::Scheduler;
+use drystone_core::Env;
 use drystone_core::mailbox::Message;
-use drystone_core::{Env, Status};
-use std::sync::Arc;
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// True until it has followed the last change.
@@ -34,7 +31,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     pub(crate) fn follow_queues(&mut self, env: &mut Env) {
         let to = self.setup.config().map.slot_of(self.setup.context());
         if !to.has_queues_of(self.tags.slot()) {
-            self.port.current_hctx.leave();
+            self.sched.leave_hctx();
             self.free_spare(env);
             if self.flight.is_any() {
                 return;
@@ -42,55 +39,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             self.change_queues(env, to);
         }
         self.tags.follow(&self.setup.config().map, to);
-        self.vain = false;
-        self.port.current_hctx.arrive(to.hctx, to.hint);
+        self.sched.arrive_at(&to);
     }
 
     fn change_queues(&mut self, env: &mut Env, to: QueueSlot) {
-        debug_assert!(self.granted.is_empty() && self.to_run.is_empty());
-        // At most one comes after this: a dispatcher looks at `current_hctx` for each.
-        while let Some(grant) = self.port.take_grant() {
-            self.bounce(env, grant);
-        }
+        self.sched.bounce_all(&self.setup, env);
         let set = self.setup.config().map.set(to.hctx).clone();
         let (handle, index) = (env.handle(), self.setup.index());
         self.tags.change_set(set, || Message::to(handle, index, TAG_WAKE));
         self.setup.driver().use_poll_queue(env, to.poll);
-    }
-
-    /// The turn has come in a line that this channel has left.
-    #[cold]
-    pub(crate) fn pass_stale_turn(&mut self, env: &mut Env, message: &Arc<Message>) {
-        env.entrusted -= 1;
-        let locks = env.locks.clone();
-        self.tags.pass_stale_turn(message, &locks, |message| env.notify_lazily(message));
-    }
-
-    /// A unit was granted with a tag of a queue that this channel has left.
-    #[cold]
-    pub(crate) fn bounce(&mut self, env: &mut Env, mut grant: Grant) {
-        if env.is_draining() {
-            self.cancel_unit(env, &mut grant.unit);
-        } else {
-            self.port.count_ended(lane_of(grant.unit.op, grant.unit.priority), 1);
-            self.returned.append(&mut grant.unit.bios);
-        }
-        self.vain = false;
-        let set = self.setup.config().map.set(grant.hctx).clone();
-        if set.free(set.batch_of(grant.tag)) {
-            let locks = env.locks.clone();
-            set.wake(&locks, |message| env.notify_lazily(message));
-        }
-    }
-
-    /// Nobody waits for the bios of `unit`, which was let go, any more.
-    pub(crate) fn cancel_unit(&mut self, env: &mut Env, unit: &mut Unit) {
-        let mut bios = unit.bios.take();
-        self.port.count_ended(lane_of(unit.op, unit.priority), 1);
-        self.entrusted -= bios.len();
-        env.entrusted -= bios.len();
-        while let Some(bio) = bios.pop() {
-            env.end_with(bio, Status::Cancelled);
-        }
     }
 }

@@ -10,6 +10,7 @@
 
 use crate::queues::{QueueMap, QueueSlot, Tags};
 use crate::tags::{TagBatch, TagSet};
+use drystone_core::Env;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
@@ -135,27 +136,57 @@ impl TagLine {
         fits
     }
 
-    /// Give tags back. True if somebody waits, and [`TagLine::wake`] must be called.
+    /// Give tags back, and wake the channels whose turn it is then.
     #[inline]
-    #[must_use]
-    pub(crate) fn free(&self, batch: TagBatch) -> bool {
-        self.set.free(batch)
+    pub(crate) fn free(&self, env: &mut Env, batch: TagBatch) {
+        if self.set.free(batch) {
+            self.wake_waiters(env);
+        }
     }
 
-    /// The same for spare tags, of which there are some.
+    /// The same for one tag.
+    pub(crate) fn free_tag(&self, env: &mut Env, tag: u32) {
+        self.free(env, self.set.batch_of(tag));
+    }
+
+    /// Give spare tags back. True if there were some.
+    #[inline]
+    pub(crate) fn free_spare(&mut self, env: &mut Env) -> bool {
+        let any = self.has_spare();
+        if any && self.release_spare() {
+            self.wake_waiters(env);
+        }
+        any
+    }
+
+    /// Give spare tags back, of which there are some. True if somebody waits, and [`TagLine::wake`]
+    /// must be called.
     #[inline]
     #[must_use]
-    pub(crate) fn free_spare(&mut self) -> bool {
+    pub(crate) fn release_spare(&mut self) -> bool {
         self.set.free(std::mem::take(&mut self.spare))
     }
 
-    /// Wake those whose turn it is.
+    /// Wake the channels whose turn it is.
+    #[cold]
+    fn wake_waiters(&self, env: &mut Env) {
+        let locks = env.locks.clone();
+        self.set.wake(&locks, |message| env.notify_lazily(message));
+    }
+
+    /// The same, where `locks` counts the lock and `send` gets their messages.
     pub(crate) fn wake(&self, locks: &LockCounters, send: impl FnMut(Arc<Message>)) {
         self.set.wake(locks, send);
     }
 
-    /// Wait in line. [`TagLine::wake`] must follow.
-    pub(crate) fn line_up(&mut self) {
+    /// Wait in line.
+    pub(crate) fn line_up(&mut self, env: &mut Env) {
+        env.entrusted += 1;
+        self.wait();
+        self.wake_waiters(env);
+    }
+
+    fn wait(&mut self) {
         debug_assert!(!self.is_waiting);
         self.is_waiting = true;
         self.set.wait(self.wake.clone());
@@ -183,7 +214,12 @@ impl TagLine {
     }
 
     /// The channel's turn has come: its wake message is back.
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self, env: &mut Env) {
+        env.entrusted -= 1;
+        self.leave_line();
+    }
+
+    fn leave_line(&mut self) {
         debug_assert!(self.is_waiting);
         self.is_waiting = false;
     }
@@ -203,11 +239,16 @@ impl TagLine {
         self.scheduler_first
     }
 
-    /// The turn is over, and spare tags go back. [`TagLine::wake`] must follow.
-    pub(crate) fn end_turn(&mut self) {
+    /// The turn is over: spare tags go back, and others have their turn.
+    pub(crate) fn end_turn(&mut self, env: &mut Env) {
+        self.answer();
+        self.wake_waiters(env);
+    }
+
+    fn answer(&mut self) {
         self.set.woken();
         if self.has_spare() {
-            let _ = self.free_spare();
+            let _ = self.release_spare();
         }
     }
 
@@ -236,7 +277,14 @@ impl TagLine {
     ///
     /// # Panics
     /// If `message` is not of a stale wait.
-    pub(crate) fn pass_stale_turn(
+    #[cold]
+    pub(crate) fn pass_stale_turn(&mut self, env: &mut Env, message: &Arc<Message>) {
+        env.entrusted -= 1;
+        let locks = env.locks.clone();
+        self.pass_on(message, &locks, |message| env.notify_lazily(message));
+    }
+
+    fn pass_on(
         &mut self,
         message: &Arc<Message>,
         locks: &LockCounters,
@@ -287,7 +335,7 @@ mod tests {
         let map = map(1, 4);
         let (mut first, mut second) = (line(&map, 0), line(&map, 1));
         assert!(first.reserve(1) && first.spare_count() == 1);
-        second.line_up();
+        second.wait();
         assert_eq!(first.pop(), Some(0));
         assert!(!first.reserve(1), "another one waits");
         first.put_scheduler_first(true);
@@ -298,15 +346,15 @@ mod tests {
             "a share of 4 tags with one that waits, in words of one"
         );
         assert_eq!(second.waits(), 1);
-        let _ = (first.free_spare(), first.free(first.set().batch_of(0)));
+        let _ = (first.release_spare(), first.set().free(first.set().batch_of(0)));
         let turn = woken(&second);
         assert!(turn.len() == 1 && second.is_own_wake(&turn[0]));
-        second.begin_turn();
+        second.leave_line();
         second.reserve_share();
-        second.end_turn();
+        second.answer();
         assert_eq!((second.set().in_use(), second.waits()), (0, 0));
         assert!(first.reserve(1), "nobody waits any more");
-        let _ = first.free_spare();
+        let _ = first.release_spare();
     }
 
     #[test]
@@ -321,7 +369,7 @@ mod tests {
         let tag = line.pop().unwrap();
         assert!(line.reuse(line.set().batch_of(tag)));
         assert_eq!(line.spare_count(), held);
-        let _ = (line.free(other), line.free_spare());
+        let _ = (line.set().free(other), line.release_spare());
         assert_eq!(line.set().in_use(), 0);
     }
 
@@ -330,27 +378,27 @@ mod tests {
         let map = map(2, 1);
         let (mut moves, mut stays) = (line(&map, 0), line(&map, 2));
         assert!(stays.reserve(1));
-        moves.line_up();
+        moves.wait();
         assert!(woken(&moves).is_empty());
         let old = map.set(0).clone();
         moves.change_set(map.set(1).clone(), || Message::new(0, TAG_WAKE));
         assert_eq!((moves.waits(), moves.is_waiting()), (1, false));
         assert_eq!((old.users(), map.set(1).users()), (2, 1), "a stale wait counts as a user");
-        moves.line_up();
+        moves.wait();
         assert_eq!(moves.waits(), 2);
         let own = woken(&moves);
         assert!(own.len() == 1 && moves.is_own_wake(&own[0]));
-        moves.begin_turn();
-        moves.end_turn();
-        assert!(stays.free_spare(), "somebody waits");
-        stays.line_up();
+        moves.leave_line();
+        moves.answer();
+        assert!(stays.release_spare(), "somebody waits");
+        stays.wait();
         let stale = woken(&stays);
         assert!(stale.len() == 1 && !moves.is_own_wake(&stale[0]));
         let mut next = Vec::new();
-        moves.pass_stale_turn(&stale[0], &locks(), |message| next.push(message));
+        moves.pass_on(&stale[0], &locks(), |message| next.push(message));
         assert!(next.len() == 1 && stays.is_own_wake(&next[0]));
         assert_eq!((moves.waits(), old.users()), (0, 1));
-        stays.begin_turn();
-        stays.end_turn();
+        stays.leave_line();
+        stays.answer();
     }
 }

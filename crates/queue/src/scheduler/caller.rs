@@ -177,7 +177,7 @@ impl<'a> Caller<'a> {
         if !self.out.to_run.is_empty() || !self.out.tags.has_spare() {
             return;
         }
-        if self.out.tags.free_spare() {
+        if self.out.tags.release_spare() {
             self.out.tags.wake(self.locks, |word| self.words.push(word));
         }
     }
