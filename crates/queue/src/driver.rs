@@ -53,9 +53,9 @@ pub trait Driver: Send + Sync + 'static {
         true
     }
 
-    /// Whether its users know the numbers of its queues as `submit_queues` and `poll_queues`
-    /// (null_blk), and may change both while it runs. The queue keeps these numbers.
-    fn has_null_queues(&self) -> bool {
+    /// Whether users may change the numbers of its hardware queues while it runs, as `submit_queues`
+    /// and `poll_queues` (null_blk). The request queue keeps these numbers.
+    fn has_settable_hw_queues(&self) -> bool {
         false
     }
 
@@ -84,9 +84,9 @@ pub trait Driver: Send + Sync + 'static {
     }
 }
 
-/// The longest discard or write of zeroes, in bytes, that must end at once where a driver
-/// [ends at once](DriverQueue::ends_at_once) what it takes: about 1 ms.
-pub const AT_ONCE_BYTES_MAX: u64 = 4 << 20;
+/// The longest discard or write of zeroes, in bytes, that a driver must complete inline if it
+/// [completes inline](DriverQueue::completes_inline) at all: about 1 ms.
+pub const INLINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A leaf device as one context uses it.
 pub trait DriverQueue: Send + 'static {
@@ -98,16 +98,16 @@ pub trait DriverQueue: Send + 'static {
     /// while nothing of this context is in flight.
     fn use_poll_queue(&mut self, _env: &mut Env, _queue: Option<u32>) {}
 
-    /// True if [`DriverQueue::queue_rq`] ends whatever it takes, unless it is polled, or a discard or write
-    /// of zeroes longer than [`AT_ONCE_BYTES_MAX`]: then one context may run another's requests without
-    /// keeping anything of it.
-    fn ends_at_once(&self) -> bool {
+    /// True if [`DriverQueue::queue_rq`] ends each request that it takes, unless that is polled, or a
+    /// discard or write of zeroes longer than [`INLINE_BYTES_MAX`]. Then a context may run requests of
+    /// another one and holds nothing of it afterwards.
+    fn completes_inline(&self) -> bool {
         false
     }
 
     /// Do `bio` in this call, without a request: a read or write whose data is the beginning of one
     /// segment, checked by the queue. `None` if the driver wants a request for it. Only called where
-    /// [`DriverQueue::ends_at_once`].
+    /// [`DriverQueue::completes_inline`].
     #[inline]
     fn do_bio(&mut self, _env: &mut Env, _bio: &Bio) -> Option<Status> {
         None

@@ -24,7 +24,7 @@ mod tests;
 pub mod unit;
 
 pub use clock_use::ClockUse;
-pub use driver::{AT_ONCE_BYTES_MAX, Driver, DriverQueue, HwQueues, Issue};
+pub use driver::{Driver, DriverQueue, HwQueues, INLINE_BYTES_MAX, Issue};
 pub use queue::RequestQueue;
 pub use queues::QUEUES_MAX;
 pub use request::{Request, Slots};

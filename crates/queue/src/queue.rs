@@ -165,7 +165,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         })
     }
 
-    /// Change what the user wishes, and make the limits anew of that and the driver's.
+    /// Change what the user wishes, and combine that with the driver's limits again.
     fn set_limits(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         let s = &self.shared;
         s.config.update(&s.locks, |config| {
@@ -308,7 +308,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Ok(())
     }
 
-    /// Whoever waits for a tag that may be handed out now is woken, even if its owner is away.
+    /// Wake the channels that wait for a tag that may be handed out now, even if their owners are away.
     fn wake_waiters(&self) {
         for tags in self.config().map.sets() {
             let mut woken = Vec::new();
@@ -345,8 +345,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.config().ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
-    /// Make a change by which polling ends. Nobody above counts on it any more when that happens,
-    /// nor begins to while they are told.
+    /// Make a change by which polling ends. Before it happens the devices above are told, and none
+    /// begins to count on polling meanwhile.
     fn end_polling(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         self.set_config(|c| c.polling_ends += 1)?;
         self.shared.holders.polling_ends();
@@ -440,10 +440,12 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
             "queue/iostats" => flag(config.iostats),
             "queue/io_poll" => flag(config.may_be_polled()),
             "queue/hw_queues" => number(config.map.hw().default.into()),
-            "submit_queues" if self.driver().has_null_queues() => {
+            "submit_queues" if self.driver().has_settable_hw_queues() => {
                 number(config.map.hw().default.into())
             }
-            "poll_queues" if self.driver().has_null_queues() => number(config.map.hw().poll.into()),
+            "poll_queues" if self.driver().has_settable_hw_queues() => {
+                number(config.map.hw().poll.into())
+            }
             "queue/io_timeout" => number(config.timeout_ns / 1_000_000),
             "queue/max_hw_sectors_kb" => {
                 number(u64::from(self.shared.driver.limits().normalized().max_bytes) >> 10)
@@ -482,12 +484,12 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         let known = |port: &Arc<Port>| left.iter().any(|other| other.as_ptr() == Arc::as_ptr(port));
         let new: Vec<_> = ports.iter().filter(|port| !known(port)).map(Arc::downgrade).collect();
         left.extend(new);
-        // Whoever looks must not find us with its port.
+        // A channel that checks must not find its port referred to by this thread.
         drop(ports);
-        let words = left.iter().filter_map(|port| Some(port.upgrade()?.doorbell().clone()));
-        let words: Vec<_> = words.collect();
+        let doorbells = left.iter().filter_map(|port| Some(port.upgrade()?.doorbell().clone()));
+        let doorbells: Vec<_> = doorbells.collect();
         drop(left);
-        words.into_iter().for_each(Message::send_and_kick);
+        doorbells.into_iter().for_each(Message::send_and_kick);
     }
 }
 
@@ -518,10 +520,12 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 }
             }
             "queue/hw_queues" => self.set_submit_queues(name, value),
-            "submit_queues" if self.driver().has_null_queues() => {
+            "submit_queues" if self.driver().has_settable_hw_queues() => {
                 self.set_submit_queues(name, value)
             }
-            "poll_queues" if self.driver().has_null_queues() => self.set_poll_queues(name, value),
+            "poll_queues" if self.driver().has_settable_hw_queues() => {
+                self.set_poll_queues(name, value)
+            }
             "queue/scheduler" => self.set_scheduler_named(name, value),
             _ if let Some(tunable) = name.strip_prefix("queue/iosched/") => {
                 self.set_iosched(tunable, value)

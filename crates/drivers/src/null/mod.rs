@@ -130,7 +130,7 @@ impl Driver for Null {
         HwQueues { default: o.submit_queues, poll: o.poll_queues, depth: o.hw_queue_depth }
     }
 
-    fn has_null_queues(&self) -> bool {
+    fn has_settable_hw_queues(&self) -> bool {
         true
     }
 

@@ -265,7 +265,7 @@ impl DriverQueue for NullQueue {
         }
     }
 
-    fn ends_at_once(&self) -> bool {
+    fn completes_inline(&self) -> bool {
         self.plain
     }
 

@@ -103,7 +103,7 @@ impl DriverQueue for RamQueue {
         Issue::Done(self.store.execute(rq))
     }
 
-    fn ends_at_once(&self) -> bool {
+    fn completes_inline(&self) -> bool {
         true
     }
 

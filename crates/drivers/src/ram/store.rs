@@ -11,7 +11,7 @@
 
 use drystone_core::extent::ExtentList;
 use drystone_core::{Bio, BioFlags, Error, Extent, Op, Result, Status};
-use drystone_queue::{AT_ONCE_BYTES_MAX, Request};
+use drystone_queue::{INLINE_BYTES_MAX, Request};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -23,7 +23,7 @@ pub(super) const WORK_MAX: u32 = 1 << 16;
 /// A granule that is freed takes as long as so many words.
 pub(super) const FREE_WORK: u32 = 64;
 /// Bytes that one call overwrites, which may take new memory for all of them: 1 ms.
-pub(super) const OVERWRITTEN_MAX: usize = AT_ONCE_BYTES_MAX as usize;
+pub(super) const OVERWRITTEN_MAX: usize = INLINE_BYTES_MAX as usize;
 
 /// A range that is still to be zeroed, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +101,7 @@ impl RamStore {
     /// The range that the request zeroes, if that is too long for one call ([`super::Zeroing`]).
     #[inline]
     pub(crate) fn long_zeroing(&self, rq: &Request) -> Option<Rest> {
-        let is_long = !rq.unit.op.has_data() && rq.unit.bytes > AT_ONCE_BYTES_MAX;
+        let is_long = !rq.unit.op.has_data() && rq.unit.bytes > INLINE_BYTES_MAX;
         let is_inside =
             || rq.offset().checked_add(rq.unit.bytes).is_some_and(|end| end <= self.len as u64);
         (is_long && is_inside() && !self.is_slow_for(rq)).then(|| Rest::of(rq))

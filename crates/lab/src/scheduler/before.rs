@@ -70,7 +70,7 @@ impl<const SPIN: bool> Before<SPIN> {
 
     #[inline]
     fn dispatch(&self, host: &mut impl Host) -> (Outcome, Seen) {
-        let tag = host.may_find_tag(PLUG_MAX_BIOS);
+        let tag = host.reserve_tags(PLUG_MAX_BIOS);
         let mut queue = self.lock(host.locks());
         self.set_busy(true);
         let outcome = queue.dispatch_one(host, tag);

@@ -18,7 +18,7 @@ pub(super) trait Host {
     fn held(&self) -> bool;
     fn insertion(&self) -> Insertion<'_>;
     fn count_merged(&self, group: OpGroup);
-    fn may_find_tag(&mut self, units: usize) -> bool;
+    fn reserve_tags(&mut self, units: usize) -> bool;
     fn tags_came_free(&self) -> bool;
     /// Put the unit that goes next where it is wanted: its channel and lane.
     fn place_next(
@@ -50,7 +50,7 @@ impl Host for Caller<'_> {
     }
 
     fn held(&self) -> bool {
-        self.held
+        self.device_busy
     }
 
     #[inline]
@@ -63,8 +63,8 @@ impl Host for Caller<'_> {
     }
 
     #[inline]
-    fn may_find_tag(&mut self, units: usize) -> bool {
-        Caller::may_find_tag(self, units)
+    fn reserve_tags(&mut self, units: usize) -> bool {
+        Caller::reserve_tags(self, units)
     }
 
     fn tags_came_free(&self) -> bool {

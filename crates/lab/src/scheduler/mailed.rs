@@ -130,7 +130,7 @@ impl Mailed {
     /// One entry of a dispatcher: at most one unit.
     #[inline]
     fn dispatch(&self, host: &mut impl Host) -> Entry {
-        let tag = host.may_find_tag(PLUG_MAX_BIOS);
+        let tag = host.reserve_tags(PLUG_MAX_BIOS);
         if !self.set_bit() {
             return Entry::Skipped;
         }

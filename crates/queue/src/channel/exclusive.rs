@@ -5,7 +5,7 @@
 
 use super::RequestChannel;
 use super::sched_client::Dispatch;
-use crate::driver::{AT_ONCE_BYTES_MAX, Driver};
+use crate::driver::{Driver, INLINE_BYTES_MAX};
 use crate::scheduler::Scheduler;
 use drystone_core::clock::Ns;
 use drystone_core::context::PLUG_MAX_BIOS;
@@ -64,7 +64,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         let special = BioFlags::POLLED | BioFlags::FUA;
         let enough = bios.len() <= PLUG_MAX_BIOS
             && !bios.iter().any(|bio| bio.flags.intersects(special))
-            && bytes_without_data(&bios) <= AT_ONCE_BYTES_MAX
+            && bytes_without_data(&bios) <= INLINE_BYTES_MAX
             && self.try_reserve_exclusive(bios.len())
             && self.tags.spare_count() >= self.tags_for(bios.len());
         if !enough {

@@ -1,10 +1,10 @@
-//! Bios of a device that does them in the call: null and RAM. An ordinary read or write that merges
-//! with nothing beside it needs no request of its own.
+//! Inline completion: null and RAM devices do a bio in the call. An ordinary read or write that merges
+//! with no neighbour needs no request of its own.
 //!
 //! Invariants:
-//! * What a bio goes through here is what a request of it alone would: it is checked, counted, and
-//!   ended, with a tag of the channel's at hand (which stays: nothing is in flight after it).
-//! * Bios keep their order: whatever comes after one that goes another way does so, too.
+//! * A bio is checked, counted and ended here as a request of it would be, while the channel has a
+//!   spare tag. The tag stays spare, because nothing is in flight afterwards.
+//! * Bios keep their order: all bios after one that needs a request get requests, too.
 
 use super::RequestChannel;
 use crate::driver::{Driver, DriverQueue};
@@ -13,7 +13,7 @@ use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioList, Env, Status};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Do the bios at the beginning of `bios`, as long as the driver takes them so. Those that were
+    /// Do the bios at the beginning of `bios`, until the driver wants a request for one. Those that were
     /// `submitted` just now have no time yet.
     #[inline]
     pub(crate) fn complete_inline(

@@ -5,17 +5,31 @@
 //!   flush sequence moves them. While units wait for a tag, new ones line up behind them.
 //! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
 //! * A tag taken in advance and not used is given back before the call ends.
+//!
+//! The channel has five parts, whose fields are private to their files, and no state beside them:
+//!
+//! ```text
+//!                submit, flush_plug, message, tick
+//!   +--------+----------+---------------+------------------+
+//! Setup   TagLine      Held      SchedulerClient       InFlight
+//! limits, spare tags,  plug,     port, grants, bios    slots, done,
+//! driver  waits        list,     to the scheduler      counts, time-outs
+//!                      flush     and back
+//! ```
+//!
+//! A part that needs another one takes it as an argument, and returns what is to be done next. The
+//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the way, but no state.
 
 mod complete;
 mod exclusive;
 mod held;
 pub(crate) mod in_flight;
 mod inline;
-mod remap;
 mod retry;
 mod sched_client;
 mod setup;
 pub(crate) mod tag_line;
+mod waits;
 
 use crate::driver::{Driver, DriverQueue, Issue};
 use crate::flush::Start;
@@ -38,18 +52,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use tag_line::{TAG_WAKE, TagLine};
 
-/// How often a call runs the shared scheduler for what others bring meanwhile.
+/// Most runs of the shared scheduler in a call, for bios that others bring meanwhile.
 const ROUNDS_MAX: u32 = 64;
 
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
 #[repr(align(128))]
 pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
-    pub(crate) setup: Setup<D, S>,
-    pub(crate) tags: TagLine,
+    setup: Setup<D, S>,
+    tags: TagLine,
     held: Held,
     sched: SchedulerClient<S>,
     flight: InFlight,
-    /// The device's others do not know this channel any more.
+    /// The port is closed: other channels do not know this one any more.
     is_closed: bool,
 }
 
@@ -205,7 +219,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.flight.try_merge(slot, bio, self.setup.limits()).err()
     }
 
-    /// Make a request of `bio` if there is a tag, else let the scheduler keep it.
+    /// Make a request of `bio` if there is a tag, else hold it back.
     #[inline]
     fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         match self.tags.pop() {
@@ -419,7 +433,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 more |= self.dispatch(env);
             }
             let idle = self.flight.done_count() == 0 && !more && !self.flight.has_inline();
-            // Whoever found no tag while these were held relies on a look after their return.
+            // A context that found no tag while these were spare relies on a check after their return.
             if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
             }
@@ -441,17 +455,11 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.setup.scheduler().has_work() && !self.sched.sched_is_idle() && rounds < ROUNDS_MAX
     }
 
-    /// Whether this channel's own completions will free the tags that it lacks: nobody else
-    /// uses the set. If somebody begins to, the next completion finds out.
-    fn frees_for_itself(&self) -> bool {
-        self.flight.is_any() && self.tags.set().users() == 1
-    }
-
     /// Send units that wait, as tags allow. True if something was sent.
     #[cold]
     fn dispatch(&mut self, env: &mut Env) -> bool {
         if env.is_draining() {
-            // If the driver were busy, or a tag had to be waited for, nobody would ask again.
+            // If the driver were busy, or a tag had to be waited for, the owner would not ask again.
             self.cancel_pending(env);
             return false;
         }
@@ -470,38 +478,6 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             sent = true;
         }
         sent
-    }
-
-    /// Line up for a tag.
-    #[cold]
-    fn wait_for_tag(&mut self, env: &mut Env) {
-        if self.tags.is_waiting() || self.frees_for_itself() {
-            return;
-        }
-        self.tags.line_up(env);
-    }
-
-    /// It is this channel's turn to take tags. What the shared scheduler keeps waits for tags too,
-    /// but not in line: every other turn it goes first, and always what is left of one that was
-    /// switched off.
-    fn tag_turn(&mut self, env: &mut Env) {
-        self.tags.begin_turn(env);
-        // Of a grant in the same delivery that ended at once.
-        self.free_spare(env);
-        if self.setup.scheduler().has_work()
-            && (!self.setup.has_scheduler() || self.tags.alternate())
-        {
-            self.tags.put_scheduler_first(true);
-            self.run_scheduler(env);
-            self.free_spare(env);
-            self.tags.put_scheduler_first(false);
-        }
-        if self.held.has_work() {
-            self.tags.reserve_share();
-        }
-        // The turn counts as a wait until its end, so this takes no tags beyond the share.
-        self.dispatch(env);
-        self.tags.end_turn(env);
     }
 }
 

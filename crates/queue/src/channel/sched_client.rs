@@ -21,7 +21,7 @@ use crate::queues::QueueSlot;
 use crate::request::{Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::is_ours_alone;
-use crate::scheduler::{Alone, Caller, Grant, Outlet, Place, Port, Scheduler, ToRun};
+use crate::scheduler::{Caller, Exclusive, Grant, Outlet, Place, Port, Scheduler, ToRun};
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
@@ -107,7 +107,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         &self.port
     }
 
-    /// True if nobody else refers to the port, which is closed.
+    /// True if no other context refers to the port, which is closed.
     pub(crate) fn is_port_unshared(&self) -> bool {
         is_ours_alone(&self.port)
     }
@@ -172,10 +172,10 @@ impl<S: Scheduler> SchedulerClient<S> {
         bios: &mut BioList,
         now: Ns,
     ) -> Dispatch {
-        match setup.scheduler().alone(&mut self.local, bios, now, setup.config()) {
-            Alone::InOrder => Dispatch::Exclusive,
-            Alone::AsUnits => Dispatch::ExclusiveMerged,
-            Alone::No => Dispatch::Scheduled,
+        match setup.scheduler().exclusive(&mut self.local, bios, now, setup.config()) {
+            Exclusive::InOrder => Dispatch::Exclusive,
+            Exclusive::Merged => Dispatch::ExclusiveMerged,
+            Exclusive::No => Dispatch::Scheduled,
         }
     }
 
@@ -191,7 +191,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         if self.is_exclusive {
             let lane = lane_of(rq.unit.op, rq.unit.priority);
             rq.sched_lane = lane as u8 + 1;
-            self.port.count_passed(lane);
+            self.port.count_exclusive(lane);
         }
     }
 
@@ -286,7 +286,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.expect(env, bios.len());
         let now = env.time.recent();
         self.with_scheduler(&mut parts, env, now, false, |scheduler, local, caller| {
-            scheduler.run_alone(local, caller, bios);
+            scheduler.run_exclusive(local, caller, bios);
         });
     }
 
@@ -335,27 +335,27 @@ impl<S: Scheduler> SchedulerClient<S> {
         call: impl FnOnce(&S, &mut S::Local, &mut Caller<'_>) -> T,
     ) -> T {
         let moving = !parts.tags.is_current(&parts.setup.config().map);
-        let at_once = parts.setup.completes_inline();
+        let completes_inline = parts.setup.completes_inline();
         let (scheduler, config, cell) = parts.setup.for_scheduler();
         let mut caller = Caller {
             out: Outlet {
                 port: &self.port,
                 tags: parts.tags,
                 flight: parts.flight,
-                at_once,
+                completes_inline,
                 to_run: &mut self.to_run,
                 granted: &mut self.granted,
                 aside: None,
             },
             locks: &env.locks,
             now,
-            held: busy,
+            device_busy: busy,
             config,
             cell,
             moving,
             missing: None,
-            between: None,
-            words: &mut self.doorbells,
+            moving_peer: None,
+            doorbells: &mut self.doorbells,
             refused: &mut self.refused,
         };
         call(scheduler, &mut self.local, &mut caller)
@@ -666,10 +666,10 @@ mod tests {
         let mut client = client();
         let mut rq = request();
         client.count_started(&mut rq);
-        assert_eq!((rq.sched_lane, client.port().passed(lane())), (0, 0));
+        assert_eq!((rq.sched_lane, client.port().exclusive(lane())), (0, 0));
         client.set_exclusive(true);
         client.count_started(&mut rq);
-        assert_eq!((usize::from(rq.sched_lane), client.port().passed(lane())), (lane() + 1, 1));
+        assert_eq!((usize::from(rq.sched_lane), client.port().exclusive(lane())), (lane() + 1, 1));
         client.sched_is_idle = true;
         client.count_refused(&mut rq);
         assert_eq!((client.port().ended(lane()), client.sched_is_idle()), (1, false));

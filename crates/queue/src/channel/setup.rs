@@ -94,7 +94,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     /// Whether the driver completes ordinary requests as they are issued.
     #[inline]
     pub(crate) fn completes_inline(&self) -> bool {
-        self.driver.ends_at_once()
+        self.driver.completes_inline()
     }
 
     /// The number of the context.

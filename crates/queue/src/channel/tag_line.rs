@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * Spare tags belong to the set in use. They go back before the call ends that took them.
-//! * Tags are taken out of turn only while nobody waits in line at the set; the exception is the
+//! * Tags are taken out of turn only while no channel waits in line at the set; the exception is the
 //!   shared scheduler's turn ([`TagLine::put_scheduler_first`]).
 //! * The wake message is here, in the line of the set, or on its way back. A channel that changes
 //!   its set leaves the message in the old line and makes a new one, so each set wakes it once.
@@ -97,7 +97,7 @@ impl TagLine {
         self.spare.pop()
     }
 
-    /// Without a spare tag, take up to `want` unless somebody waits in line. True if a tag is spare
+    /// Without a spare tag, take up to `want` unless a channel waits in line. True if a tag is spare
     /// afterwards.
     #[inline]
     pub(crate) fn reserve(&mut self, want: u32) -> bool {
@@ -159,7 +159,7 @@ impl TagLine {
         any
     }
 
-    /// Give spare tags back, of which there are some. True if somebody waits, and [`TagLine::wake`]
+    /// Give spare tags back, of which there are some. True if a channel waits, and [`TagLine::wake`]
     /// must be called.
     #[inline]
     #[must_use]
@@ -208,7 +208,7 @@ impl TagLine {
         Arc::ptr_eq(message, &self.wake)
     }
 
-    /// True if nobody else has the wake message.
+    /// True if the wake message is with no tag set or mailbox.
     pub(crate) fn is_wake_unshared(&self) -> bool {
         Arc::strong_count(&self.wake) == 1
     }

@@ -5,7 +5,7 @@ use super::port::{self, Grant, Port};
 use crate::channel::in_flight::InFlight;
 use crate::channel::tag_line::TagLine;
 use crate::config::{Config, ConfigCell};
-use crate::driver::AT_ONCE_BYTES_MAX;
+use crate::driver::INLINE_BYTES_MAX;
 use crate::request::Request;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Whether a unit may not end as it is issued, though others do.
 #[inline]
 fn needs_slot(unit: &Unit) -> bool {
-    let is_long = unit.bytes > AT_ONCE_BYTES_MAX && !unit.op.has_data();
+    let is_long = unit.bytes > INLINE_BYTES_MAX && !unit.op.has_data();
     unit.flags.intersects(BioFlags::POLLED | BioFlags::FUA) || is_long
 }
 
@@ -78,7 +78,7 @@ pub struct Outlet<'a> {
     pub(crate) tags: &'a mut TagLine,
     pub(crate) flight: &'a mut InFlight,
     /// The driver ends what it takes at once, so that the caller runs units of all channels.
-    pub(crate) at_once: bool,
+    pub(crate) completes_inline: bool,
     pub(crate) to_run: &'a mut ToRun,
     /// Slots of the channel's own that were granted, in order.
     pub(crate) granted: &'a mut Vec<u32>,
@@ -92,7 +92,7 @@ impl Outlet<'_> {
     /// [`Caller::grant_placed`] follows, before the next one is asked for.
     #[inline]
     pub fn place(&mut self, home: u32) -> &mut Unit {
-        if self.at_once {
+        if self.completes_inline {
             return self.to_run.next(home);
         }
         if home == self.port.index()
@@ -109,22 +109,22 @@ impl Outlet<'_> {
 pub struct Caller<'a> {
     /// Where units go.
     pub out: Outlet<'a>,
-    /// Whom the scheduler's locks are counted for.
+    /// The counts of the scheduler's locks.
     pub locks: &'a LockCounters,
     /// The time of the call.
     pub now: Ns,
-    /// The driver takes nothing now: bios are only taken over.
-    pub held: bool,
+    /// The driver takes nothing now: bios are only taken in.
+    pub device_busy: bool,
     pub(crate) config: &'a mut Subscription<Config>,
     pub(crate) cell: &'a ConfigCell,
     /// The channel is about to leave that queue: it begins nothing that would stay in a slot.
     pub(crate) moving: bool,
-    /// The hardware queue whose tags were looked for in vain.
+    /// The hardware queue that had no tag.
     pub(crate) missing: Option<u32>,
-    /// Another channel that is between two queues, and for which nothing could be done.
-    pub(crate) between: Option<u32>,
-    /// Messages to other channels, to be sent once the scheduler has been left.
-    pub(crate) words: &'a mut Vec<Arc<Message>>,
+    /// Another channel whose unit had to stay, because it is between two queues.
+    pub(crate) moving_peer: Option<u32>,
+    /// Doorbells of other channels, to be rung once the scheduler has been left.
+    pub(crate) doorbells: &'a mut Vec<Arc<Message>>,
     /// Bios that end without having been taken in.
     pub(crate) refused: &'a mut BioList,
 }
@@ -145,18 +145,19 @@ impl<'a> Caller<'a> {
         Insertion::of(self.config)
     }
 
-    /// Whether one of `units` might find a tag. With several hardware queues only the unit decides.
+    /// Reserve tags for `units` units. False if none of them can be dispatched; with several hardware
+    /// queues only the unit decides.
     #[inline]
-    pub fn may_find_tag(&mut self, units: usize) -> bool {
+    pub fn reserve_tags(&mut self, units: usize) -> bool {
         let any = self.out.tags.has_spare() || self.take_spare(units);
-        !self.held && (any || !self.out.at_once && self.config.map.has_several())
+        !self.device_busy && (any || !self.out.completes_inline && self.config.map.has_several())
     }
 
     fn take_spare(&mut self, units: usize) -> bool {
         if !self.takes_own() {
             return false;
         }
-        let want = if self.out.at_once { 1 } else { units as u32 };
+        let want = if self.out.completes_inline { 1 } else { units as u32 };
         let any = self.out.tags.reserve_scheduled(want);
         if !any {
             self.missing = Some(self.out.tags.slot().hctx);
@@ -164,30 +165,30 @@ impl<'a> Caller<'a> {
         any
     }
 
-    /// Whether the channel takes tags of its own queue. What ends at once needs no slot.
+    /// Whether the channel takes tags of its own queue. A unit that completes inline needs no slot.
     #[inline]
     fn takes_own(&self) -> bool {
-        !self.moving || self.out.at_once
+        !self.moving || self.out.completes_inline
     }
 
-    /// Give back the tags that no unit needs, while nobody else can be looking for some in vain.
-    /// Where units are run after the turn, one tag serves all of them and is kept until then.
+    /// Give back the tags that no unit needs, while no other context can be missing them. Where units
+    /// are run after the turn, one tag serves all of them and stays until then.
     #[inline]
     pub(crate) fn free_spare(&mut self) {
         if !self.out.to_run.is_empty() || !self.out.tags.has_spare() {
             return;
         }
         if self.out.tags.release_spare() {
-            self.out.tags.wake(self.locks, |word| self.words.push(word));
+            self.out.tags.wake(self.locks, |doorbell| self.doorbells.push(doorbell));
         }
     }
 
-    /// True if a tag may be had now where the last one was looked for in vain.
+    /// True if a tag is free now where there was none, or the moving peer has arrived.
     pub fn tags_came_free(&self) -> bool {
         let tags = self.missing.map(|hctx| &self.config.map.sets()[hctx as usize]);
         let first = self.out.tags.is_scheduler_first();
         tags.is_some_and(|tags| (first || !tags.has_waiters()) && tags.any_free())
-            || self.between.is_some_and(|home| self.has_arrived(home))
+            || self.moving_peer.is_some_and(|home| self.has_arrived(home))
     }
 
     #[cold]
@@ -211,7 +212,7 @@ impl<'a> Caller<'a> {
     #[inline]
     pub fn grant_placed(&mut self) -> Result<(), Unit> {
         match self.out.aside.take() {
-            None if self.out.at_once && self.out.to_run.last_needs_slot() => {
+            None if self.out.completes_inline && self.out.to_run.last_needs_slot() => {
                 let (home, unit) = self.out.to_run.take_last();
                 self.grant_aside(home, unit)
             }
@@ -220,9 +221,9 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The unit that was just placed, of the caller's own, goes alone.
-    pub(crate) fn pass(&mut self, lane: usize) {
-        self.out.port.count_passed(lane);
+    /// Dispatch the unit that was just placed, of the caller's own, exclusively.
+    pub(crate) fn grant_exclusive(&mut self, lane: usize) {
+        self.out.port.count_exclusive(lane);
         assert!(self.grant_placed().is_ok(), "there are tags for all");
     }
 
@@ -244,7 +245,7 @@ impl<'a> Caller<'a> {
     fn tag_for(&mut self, port: &Port) -> Option<(u32, u32)> {
         let (hctx, hint) = self.hctx_of(port)?;
         // Where units end at once, the spare tag is the one that serves all of them.
-        let is_spare = !self.out.at_once || self.out.to_run.is_empty();
+        let is_spare = !self.out.completes_inline || self.out.to_run.is_empty();
         if hctx == self.out.tags.slot().hctx && self.takes_own() && is_spare {
             return self.out.tags.pop().map(|tag| (hctx, tag));
         }
@@ -269,15 +270,15 @@ impl<'a> Caller<'a> {
         }
         let at = port.current_hctx.get();
         if at.is_none() {
-            self.between = Some(port.index());
+            self.moving_peer = Some(port.index());
         }
         at
     }
 
     /// Have `port`'s channel look what came for it.
     pub fn notify_lazily(&mut self, port: &Arc<Port>) {
-        if !self.words.iter().any(|word| Arc::ptr_eq(word, port.doorbell())) {
-            self.words.push(port.doorbell().clone());
+        if !self.doorbells.iter().any(|doorbell| Arc::ptr_eq(doorbell, port.doorbell())) {
+            self.doorbells.push(port.doorbell().clone());
         }
     }
 
@@ -306,7 +307,7 @@ impl<'a> Caller<'a> {
 
     /// Requests with the driver, or about to be; those that end at once are not.
     pub(crate) fn in_use(&self) -> u32 {
-        match self.out.at_once {
+        match self.out.completes_inline {
             true => 0,
             false => {
                 let in_use: u32 = self.config.map.sets().iter().map(|tags| tags.in_use()).sum();
@@ -317,7 +318,7 @@ impl<'a> Caller<'a> {
 
     /// The most that [`Caller::in_use`] can be.
     pub(crate) fn most_in_use(&self) -> u32 {
-        if self.out.at_once { 0 } else { self.config.map.most_in_use() }
+        if self.out.completes_inline { 0 } else { self.config.map.most_in_use() }
     }
 
     /// Units that may be kept or in flight, of all hardware queues.
@@ -342,8 +343,8 @@ impl<'a> Caller<'a> {
         self.out.port
     }
 
-    /// What one needs beside the other: the configuration, and the outlet. Of the present: whoever
-    /// has bios with the scheduler is known to it.
+    /// Borrow configuration and outlet together. Refreshes first, since only channels with an open port
+    /// may have bios here.
     #[inline]
     pub fn split(&mut self) -> (&Config, &mut Outlet<'a>) {
         self.refresh();

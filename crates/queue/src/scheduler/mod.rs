@@ -56,14 +56,14 @@ impl SchedulerKind {
     }
 }
 
-/// How the bios of a call go that need not meet anybody's.
+/// How bios of a call are dispatched without the turn, while the scheduler has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alone {
-    /// One by one, in the order in which they are now.
+pub enum Exclusive {
+    /// One by one, in the order that they have now.
     InOrder,
-    /// By [`Scheduler::run_alone`], if there are tags for all of them.
-    AsUnits,
-    /// They do not: [`Scheduler::run`] takes them.
+    /// As units that [`Scheduler::run_exclusive`] makes, if there are tags for all of them.
+    Merged,
+    /// They are not: [`Scheduler::run`] takes them.
     No,
 }
 
@@ -86,22 +86,27 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         place: Place,
     ) -> bool;
 
-    /// How `bios` go that come at `now` while the scheduler has no work, and tags are free. Only
-    /// with [`Alone::InOrder`] are they changed. A scheduler that says `No` sees every bio.
+    /// How `bios` are dispatched that come at `now` while the scheduler has no work and tags are free.
+    /// Only [`Exclusive::InOrder`] changes them. A scheduler that says `No` sees every bio.
     #[inline]
-    fn alone(
+    fn exclusive(
         &self,
         _local: &mut Self::Local,
         _bios: &mut BioList,
         _now: Ns,
         _config: &Config,
-    ) -> Alone {
-        Alone::No
+    ) -> Exclusive {
+        Exclusive::No
     }
 
     /// Grant all of `bios` (emptied), for which there are tags, to the caller.
-    fn run_alone(&self, _local: &mut Self::Local, _caller: &mut Caller<'_>, _bios: &mut BioList) {
-        unreachable!("`alone` did not say so");
+    fn run_exclusive(
+        &self,
+        _local: &mut Self::Local,
+        _caller: &mut Caller<'_>,
+        _bios: &mut BioList,
+    ) {
+        unreachable!("`exclusive` did not say so");
     }
 
     /// Take out every bio of channel `home`, in no particular order, if the turn is free now. True
@@ -109,11 +114,11 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32)
     -> (BioList, bool);
 
-    /// True while units are kept or bios wait to be inserted. Whoever frees a tag and then sees
-    /// false may rely on it: nobody waits for that tag.
+    /// True while units are kept or bios wait to be inserted. A context that frees a tag and then
+    /// sees false may rely on it: no unit waits for that tag.
     fn has_work(&self) -> bool;
 
-    /// True while somebody is at work in it.
+    /// True while a context has the turn.
     fn is_busy(&self) -> bool;
 
     /// The port of the channel that last published bios without getting to dispatch. A hint.

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * A granted unit has a tag of the queue at which the channel was, and there is a place for each
-//!   tag of a queue: a grant always finds one. One place more is for who looked where the channel
-//!   is just before it left, and so grants it a tag of another queue.
+//!   tag of a queue: a grant always finds one. One place more is for a dispatcher that read
+//!   `current_hctx` just before the channel left, and so grants it a tag of another queue.
 //! * `counts` is written by the channel's context alone, with plain stores; others may read.
 
 use crate::unit::Unit;
@@ -48,8 +48,8 @@ pub struct PortState {
 struct Counts {
     /// Those that ended, by lane.
     ended: [AtomicU64; LANES],
-    /// Those that went alone, by lane.
-    passed: [AtomicU64; LANES],
+    /// Those that were dispatched exclusively, by lane.
+    exclusive: [AtomicU64; LANES],
 }
 
 impl PortState {
@@ -83,16 +83,16 @@ impl PortState {
         ended.store(ended.load(Relaxed) + n, Release);
     }
 
-    /// Requests of `lane` that went alone so far.
-    pub fn passed(&self, lane: usize) -> u64 {
-        self.counts.passed[lane].load(Acquire)
+    /// Requests of `lane` that were dispatched exclusively so far.
+    pub fn exclusive(&self, lane: usize) -> u64 {
+        self.counts.exclusive[lane].load(Acquire)
     }
 
-    /// One more of `lane` goes alone; by the channel, before it can end.
+    /// One more of `lane` is dispatched exclusively; by the channel, before it can end.
     #[inline]
-    pub(crate) fn count_passed(&self, lane: usize) {
-        let passed = &self.counts.passed[lane];
-        passed.store(passed.load(Relaxed) + 1, Release);
+    pub(crate) fn count_exclusive(&self, lane: usize) {
+        let exclusive = &self.counts.exclusive[lane];
+        exclusive.store(exclusive.load(Relaxed) + 1, Release);
     }
 
     /// Note that units of this channel are kept for want of tags. True if that is news to it.
@@ -117,13 +117,14 @@ pub fn ended_of_all(ports: &Ports, lane: usize) -> u64 {
     ports.iter().map(|port| port.ended(lane)).sum()
 }
 
-/// Requests of `lane` that went alone, of all channels.
-pub(crate) fn passed_of_all(ports: &Ports, lane: usize) -> u64 {
-    ports.iter().map(|port| port.passed(lane)).sum()
+/// Requests of `lane` that were dispatched exclusively, of all channels.
+pub(crate) fn exclusive_of_all(ports: &Ports, lane: usize) -> u64 {
+    ports.iter().map(|port| port.exclusive(lane)).sum()
 }
 
-/// Whether nobody else refers to a closed port, nor will ring its doorbell. Who is just about to have a retired
-/// device's channels look may still do so: whichever channel gets the message then looks in vain.
+/// Whether no other context refers to a closed port or will ring its doorbell. A context that is just
+/// about to wake a retired device's channels may still do so: the channel that gets the message then
+/// finds nothing.
 pub(crate) fn is_ours_alone(port: &Arc<Port>) -> bool {
     Arc::strong_count(port) == 1 && Arc::strong_count(port.doorbell()) == 1
 }

@@ -19,8 +19,8 @@ fn rigs() -> Vec<(Rig, bool)> {
         options(SchedulerKind::MqDeadline, "1"),
     ];
     let ways = [(true, false), (false, false), (false, true)];
-    let rig = |options: &QueueOptions, (at_once, holds): (bool, bool)| {
-        let rig = Rig::with(Setup { at_once, ..Setup::depth(4) }, options, Engine::Auto);
+    let rig = |options: &QueueOptions, (completes_inline, holds): (bool, bool)| {
+        let rig = Rig::with(Setup { completes_inline, ..Setup::depth(4) }, options, Engine::Auto);
         rig.stage.otherwise(if holds { Answer::Hold } else { Answer::Done(Status::Ok) });
         (rig, holds)
     };
@@ -65,7 +65,7 @@ fn only_bios_that_touch_bad_sectors_fail() {
 /// Bios that merge in the shared trees, of two contexts, run by one of them.
 #[test]
 fn bios_of_others_are_tried_again_for_them() {
-    let setup = Setup { at_once: true, ..Setup::depth(8) };
+    let setup = Setup { completes_inline: true, ..Setup::depth(8) };
     let mut rig = Rig::with(setup, &options(SchedulerKind::MqDeadline, "0"), Engine::Auto);
     let (mut other, dev) = rig.another();
     rig.stage.spoil(101, Status::IoError);

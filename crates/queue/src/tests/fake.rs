@@ -144,7 +144,7 @@ pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) hw: HwQueues,
     /// The driver says that it ends at once what it takes.
-    pub(super) at_once: bool,
+    pub(super) completes_inline: bool,
 }
 
 impl Setup {
@@ -155,7 +155,7 @@ impl Setup {
             max_write_zeroes_bytes: 1 << 30,
             ..Limits::default()
         };
-        Setup { limits, hw: HwQueues { default: 1, poll: 0, depth }, at_once: false }
+        Setup { limits, hw: HwQueues { default: 1, poll: 0, depth }, completes_inline: false }
     }
 
     pub(super) fn limits(change: impl FnOnce(&mut Limits)) -> Self {
@@ -204,7 +204,7 @@ impl Driver for Fake {
         self.setup.hw
     }
 
-    fn has_null_queues(&self) -> bool {
+    fn has_settable_hw_queues(&self) -> bool {
         true
     }
 
@@ -212,7 +212,7 @@ impl Driver for Fake {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         Ok(FakeQueue {
             context: env.context_id(),
-            at_once: self.setup.at_once,
+            completes_inline: self.setup.completes_inline,
             stage: self.stage.clone(),
             messages: (0..slots).map(message).collect(),
         })
@@ -237,7 +237,7 @@ impl Driver for Fake {
 
 pub(super) struct FakeQueue {
     context: u32,
-    at_once: bool,
+    completes_inline: bool,
     stage: Arc<Stage>,
     messages: Vec<Arc<Message>>,
 }
@@ -282,8 +282,8 @@ impl DriverQueue for FakeQueue {
         script.poll_queues.insert(self.context, queue);
     }
 
-    fn ends_at_once(&self) -> bool {
-        self.at_once
+    fn completes_inline(&self) -> bool {
+        self.completes_inline
     }
 
     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}

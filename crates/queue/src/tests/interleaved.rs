@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Config;
-use crate::scheduler::{Alone, Caller, MqDeadline, Place, Port, Scheduler};
+use crate::scheduler::{Caller, Exclusive, MqDeadline, Place, Port, Scheduler};
 use drystone_core::clock::Ns;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -40,12 +40,18 @@ impl Scheduler for Interleaved {
         again || hooked
     }
 
-    fn alone(&self, l: &mut Self::Local, bios: &mut BioList, now: Ns, config: &Config) -> Alone {
-        self.0.alone(l, bios, now, config)
+    fn exclusive(
+        &self,
+        l: &mut Self::Local,
+        bios: &mut BioList,
+        now: Ns,
+        config: &Config,
+    ) -> Exclusive {
+        self.0.exclusive(l, bios, now, config)
     }
 
-    fn run_alone(&self, local: &mut Self::Local, caller: &mut Caller<'_>, bios: &mut BioList) {
-        self.0.run_alone(local, caller, bios);
+    fn run_exclusive(&self, local: &mut Self::Local, caller: &mut Caller<'_>, bios: &mut BioList) {
+        self.0.run_exclusive(local, caller, bios);
     }
 
     fn expel(&self, l: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {

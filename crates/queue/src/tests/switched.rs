@@ -94,7 +94,7 @@ fn one_tag_is_enough_for_what_ends_at_once_and_what_does_not() {
         ..QueueOptions::default()
     };
     let mut setup = Setup::cache(false);
-    (setup.hw.depth, setup.at_once) = (1, true);
+    (setup.hw.depth, setup.completes_inline) = (1, true);
     let mut rig = Rig::with(setup, &options, Engine::Auto);
     let fua = |sector| with(write(sector, 1), BioFlags::FUA);
     rig.submit([read(10, 1), fua(20), read(30, 1), fua(40), write(50, 1)]);

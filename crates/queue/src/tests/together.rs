@@ -28,7 +28,7 @@ fn submit(cx: &mut Context, dev: DevIndex, bios: impl IntoIterator<Item = Box<Bi
 /// one that might stay there after all needs a tag of its own hardware queue, and goes home.
 #[test]
 fn units_that_may_stay_go_home() {
-    let mut setup = Setup { at_once: true, ..Setup::cache(true) };
+    let mut setup = Setup { completes_inline: true, ..Setup::cache(true) };
     setup.hw.default = 2;
     let mut rig = elevated(setup);
     let (mut other, dev) = rig.another();
@@ -50,7 +50,7 @@ fn units_that_may_stay_go_home() {
 /// What the driver was too busy for comes back in its order, also if it is of several contexts.
 #[test]
 fn what_comes_back_keeps_its_order() {
-    let mut rig = elevated(Setup { at_once: true, ..Setup::depth(8) });
+    let mut rig = elevated(Setup { completes_inline: true, ..Setup::depth(8) });
     let (mut other, dev) = rig.another();
     rig.stage.next(Answer::Busy(1001 * MS));
     // Kept in the order of sectors: the other's lies between.

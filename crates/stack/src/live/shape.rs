@@ -57,8 +57,8 @@ impl<D: Driver> Driver for Shaped<D> {
         HwQueues { default: self.shape.hw_queues.unwrap_or(own.default), ..own }
     }
 
-    fn has_null_queues(&self) -> bool {
-        self.inner.has_null_queues()
+    fn has_settable_hw_queues(&self) -> bool {
+        self.inner.has_settable_hw_queues()
     }
 
     fn wants_scheduler(&self) -> bool {

@@ -78,7 +78,7 @@ impl Host for Channel {
         Insertion { limits: &self.limits, nomerges: 0, tunables: &self.tunables }
     }
     fn count_merged(&self, _: OpGroup) {}
-    fn may_find_tag(&mut self, _: usize) -> bool {
+    fn reserve_tags(&mut self, _: usize) -> bool {
         self.tags > 0
     }
     fn tags_came_free(&self) -> bool {

@@ -1,7 +1,8 @@
-//! Requests that the scheduler has let go and that have not ended.
+//! Requests that the scheduler has dispatched and that have not ended.
 //!
 //! Invariants:
-//! * A lane has `dispatched` in the turn, plus `passed` alone, minus `ended` requests in flight.
+//! * A lane has `dispatched` in the turn, plus `exclusive` without it, minus `ended` requests in
+//!   flight.
 //! * What has ended is summed over the channels only when the answer is not known: never while
 //!   best effort alone is in use. Lanes that were summed since [`Counts::forget`] are `watched`.
 
@@ -16,8 +17,8 @@ pub(super) struct Counts {
     ended: [u64; LANES],
     /// Of these, how many were of channels that are closed.
     ended_closed: [u64; LANES],
-    /// Requests that went alone, of channels that are closed.
-    passed_closed: [u64; LANES],
+    /// Requests that were dispatched exclusively, of channels that are closed.
+    exclusive_closed: [u64; LANES],
     watched: [bool; LANES],
 }
 
@@ -59,14 +60,14 @@ impl Counts {
     }
 
     /// Requests of `lane` in flight. What ended is read first, so that none of it is missing in
-    /// what passed; so they may be too many, and then one of them ends later.
+    /// `exclusive`; so they may be too many, and then one of them ends later.
     #[cold]
     fn sum(&mut self, lane: usize, ports: &Ports) -> u64 {
         self.watched[lane] = true;
         self.ended[lane] = self.ended_closed[lane] + port::ended_of_all(ports, lane);
-        let passed = self.passed_closed[lane] + port::passed_of_all(ports, lane);
-        let sent = self.dispatched[lane] + passed;
-        debug_assert!(self.ended[lane] <= sent, "what ends was let go");
+        let exclusive = self.exclusive_closed[lane] + port::exclusive_of_all(ports, lane);
+        let sent = self.dispatched[lane] + exclusive;
+        debug_assert!(self.ended[lane] <= sent, "a request ends after its dispatch");
         sent - self.ended[lane]
     }
 
@@ -81,7 +82,7 @@ impl Counts {
     pub(super) fn closed(&mut self, port: &Port) {
         for lane in 0..LANES {
             self.ended_closed[lane] += port.ended(lane);
-            self.passed_closed[lane] += port.passed(lane);
+            self.exclusive_closed[lane] += port.exclusive(lane);
         }
     }
 

@@ -83,7 +83,7 @@ impl Intake {
 
 /// At once ended what the driver takes so.
 fn writes_in_flight(counts: &mut Counts, caller: &mut Caller<'_>) -> u32 {
-    match caller.out.at_once {
+    match caller.out.completes_inline {
         true => 0,
         false => counts.writes_in_flight(&caller.split().0.ports) as u32,
     }

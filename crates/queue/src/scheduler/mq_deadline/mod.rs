@@ -1,7 +1,7 @@
-//! The scheduler `mq-deadline`, shared without waiting: who may use the algorithm when.
+//! The scheduler `mq-deadline`, shared without waiting: which context may use the algorithm when.
 //!
 //! A submitter that gets the **turn** inserts and dispatches; one that does not publishes its
-//! bios and goes on, and whoever has the turn takes them in. See `docs/design/0002-mq-deadline.md`;
+//! bios and goes on, and the holder of the turn takes them in (flat combining). See `docs/design/0002-mq-deadline.md`;
 //! the cure is that of "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens
 //! Axboe, linux-block, 23 January 2024) without its second lock and its faults.
 //!
@@ -20,7 +20,7 @@ mod intake;
 use super::deadline::{
     Admission, BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
 };
-use super::{Alone, Caller, Place, Port, Scheduler};
+use super::{Caller, Exclusive, Place, Port, Scheduler};
 use crate::config::Config;
 use counts::Counts;
 use drystone_core::BioList;
@@ -49,7 +49,7 @@ impl Default for MqDeadline {
     }
 }
 
-/// What belongs to whoever has the turn.
+/// State that belongs to the holder of the turn.
 #[derive(Default)]
 struct Turn {
     position: Position,
@@ -96,7 +96,7 @@ impl Turn {
     #[inline]
     fn dispatch(&mut self, trees: &mut Deadline, caller: &mut Caller<'_>) -> Stop {
         while !trees.is_empty() {
-            if !caller.may_find_tag(trees.len()) {
+            if !caller.reserve_tags(trees.len()) {
                 return Stop::NoTag;
             }
             let Some((home, lane)) = self.place_next(trees, caller) else { return Stop::NoUnit };
@@ -165,8 +165,8 @@ impl MqDeadline {
         }
     }
 
-    /// Leave the turn. True if there is reason to come again: what the turn did not find has come
-    /// meanwhile, and whoever brought it may have found it taken.
+    /// Leave the turn. True if there is reason to come again: something has come meanwhile that the
+    /// turn did not find, and the context that brought it may have found the turn taken.
     #[inline]
     #[must_use]
     fn leave(
@@ -187,7 +187,7 @@ impl MqDeadline {
         let (seen, waits) = (turn.counts.seen(), !turn.admission.is_empty());
         self.turn.leave(turn)
             || kept > 0
-                && !caller.held
+                && !caller.device_busy
                 && (stop == Stop::NoTag && caller.tags_came_free()
                     || seen.is_old(caller)
                     || waits && intake.has_more_room(caller))
@@ -241,21 +241,27 @@ impl Scheduler for MqDeadline {
     }
 
     #[inline]
-    fn alone(&self, local: &mut Local, bios: &mut BioList, now: Ns, config: &Config) -> Alone {
+    fn exclusive(
+        &self,
+        local: &mut Local,
+        bios: &mut BioList,
+        now: Ns,
+        config: &Config,
+    ) -> Exclusive {
         let limited = config.tunables.async_depth < config.nr_requests;
         if self.real_time.load(Acquire) || limited && bios.iter().any(|bio| !is_sync_read(bio.op)) {
-            return Alone::No;
+            return Exclusive::No;
         }
         if local.batch.order(bios, &mut local.position, now, &Insertion::of(config)) {
-            return Alone::InOrder;
+            return Exclusive::InOrder;
         }
         match bios.iter().all(|bio| class_of(bio.priority) == BEST_EFFORT) {
-            true => Alone::AsUnits,
-            false => Alone::No,
+            true => Exclusive::Merged,
+            false => Exclusive::No,
         }
     }
 
-    fn run_alone(&self, local: &mut Local, caller: &mut Caller<'_>, bios: &mut BioList) {
+    fn run_exclusive(&self, local: &mut Local, caller: &mut Caller<'_>, bios: &mut BioList) {
         let trees = local.trees.get_or_insert_default();
         while let Some(bio) = bios.pop() {
             caller.insert(trees, bio);
@@ -267,7 +273,7 @@ impl Scheduler for MqDeadline {
             let next =
                 trees.dispatch_into(position, now, tunables, |_| false, |home| out.place(home.0));
             let (_, lane) = next.expect("one class alone waits for nothing");
-            caller.pass(lane);
+            caller.grant_exclusive(lane);
         }
     }
 
@@ -322,7 +328,7 @@ impl Scheduler for MqDeadline {
         let mut turn = self.turn.wait(locks);
         turn.counts.closed(port);
         remove();
-        // Nothing was dispatched: whoever found the turn taken is to look once more.
+        // Nothing was dispatched: a context that found the turn taken must check once more.
         self.turn.leave(turn) || self.kept.load(Relaxed) > 0
     }
 }
