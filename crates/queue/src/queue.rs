@@ -190,8 +190,9 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
 
     fn set_max_sectors(&self, value: &str) -> Result<()> {
         let hw = self.shared.driver.limits().normalized().max_bytes >> 10;
-        let least = (self.config().limits.logical_block_size >> 10).max(4).min(hw);
-        let kb = parse_in("queue/max_sectors_kb", value, least.into(), hw.into())?;
+        let block = self.config().limits.logical_block_size;
+        let (least, most) = max_sectors_kb_range(hw.into(), block);
+        let kb = parse_in("queue/max_sectors_kb", value, least, most)?;
         self.refresh_limits(Some((kb as u32) << 10))
     }
 
@@ -384,6 +385,15 @@ pub fn default_scheduler(driver: &impl Driver) -> SchedulerKind {
     }
 }
 
+/// Most that `queue/nomerges` may be.
+pub const NOMERGES_MAX: u64 = 2;
+
+/// The least and the most that `queue/max_sectors_kb` may be: `hw_kb` is `queue/max_hw_sectors_kb`, and a request takes
+/// at least a page and a logical block.
+pub fn max_sectors_kb_range(hw_kb: u64, logical_block_size: u32) -> (u64, u64) {
+    (u64::from(logical_block_size >> 10).max(4).min(hw_kb), hw_kb)
+}
+
 /// The most that `queue/nr_requests` may be with `scheduler`, in front of `driver`.
 pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
     match scheduler {
@@ -497,7 +507,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     fn set(&self, name: &str, value: &str) -> Result<()> {
         match name {
             "queue/nomerges" => {
-                let n = parse_in(name, value, 0, 2)?;
+                let n = parse_in(name, value, 0, NOMERGES_MAX)?;
                 self.set_config(|c| c.nomerges = n as u8)
             }
             "queue/iostats" => {

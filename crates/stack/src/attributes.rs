@@ -3,13 +3,16 @@
 //! The one table of them: `drystone show`, `drystone set`, `drystone help control` and
 //! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
-use crate::duration::Unit;
 use crate::nearest::nearest;
 use crate::parse::fields::Value;
 use crate::parse::node::{Node, Raw};
 use crate::parse::values::{Refusal, parse_simple};
-use crate::schema::Type;
-use drystone_queue::QUEUES_MAX;
+use crate::schema::queue::{
+    ASYNC_DEPTH, FIFO_BATCH, FRONT_MERGES, HW_QUEUES, HW_QUEUES_SETTING, IO_POLL, IO_TIMEOUT,
+    IOSTATS, MAX_SECTORS_KB, NOMERGES, NR_REQUESTS, POLL_QUEUES, PRIO_AGING_EXPIRE, QueueSetting,
+    READ_EXPIRE, SCHEDULER, STRAIGHT, WRITE_CACHE, WRITE_EXPIRE, WRITES_STARVED,
+};
+use crate::schema::{MAX_SIZE, STRIPE_CACHE_SIZE, STRIPE_CACHE_SIZE_DOC, Type};
 
 /// Whether an attribute can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,23 +61,20 @@ const fn shown(name: &'static str, doc: &'static str) -> Attribute {
     Attribute { name, mode: Mode::ReadOnly, ty: None, doc }
 }
 
-const fn iosched(name: &'static str, doc: &'static str) -> Attribute {
-    settable(name, Type::Integer { min: 0, max: i32::MAX as u64 }, doc)
+/// A setting of the request queue, which is also a key of a stack file.
+const fn setting(setting: &QueueSetting) -> Attribute {
+    settable(setting.attribute, setting.ty, setting.attribute_doc)
 }
 
 const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute {
     Attribute { name, mode: Mode::ReadWrite, ty: Some(ty), doc }
 }
 
-const HOUR: u64 = 3_600_000_000_000;
-
-const QUEUES: Type = Type::Integer { min: 1, max: QUEUES_MAX as u64 };
-
 /// All attributes, in the order that `drystone show` prints them.
 pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "size",
-        Type::Size { min: 512, max: 1 << 62, multiple: 512 },
+        Type::Size { min: 512, max: MAX_SIZE, multiple: 512 },
         "Bytes, where sysfs has sectors; set in bytes or with a unit, as 20GiB: a file can grow.",
     ),
     shown("ro", "1 if writes are refused."),
@@ -93,77 +93,34 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     shown("stat", "The 17 numbers of /proc/diskstats."),
     shown("inflight", "Reads and writes in flight."),
-    settable(
-        "queue/scheduler",
-        Type::Choice(&["none", "mq-deadline"]),
-        "Order of dispatch; the one in use is shown in brackets.",
-    ),
-    settable(
-        "queue/nr_requests",
-        Type::Integer { min: 1, max: 10_240 },
-        "Requests a hardware queue may hold: at most the driver's depth, with mq-deadline 2048.",
-    ),
-    iosched(
-        "queue/iosched/read_expire",
-        "mq-deadline: milliseconds after which a read is overdue.",
-    ),
-    iosched(
-        "queue/iosched/write_expire",
-        "mq-deadline: milliseconds after which a write is overdue.",
-    ),
-    iosched(
-        "queue/iosched/prio_aging_expire",
-        "mq-deadline: milliseconds after which a lower class goes although a higher one waits.",
-    ),
-    iosched(
-        "queue/iosched/writes_starved",
-        "mq-deadline: batches of reads that go before waiting writes.",
-    ),
-    iosched(
-        "queue/iosched/fifo_batch",
-        "mq-deadline: requests that go in sector order at a stretch.",
-    ),
-    settable(
-        "queue/iosched/async_depth",
-        Type::Integer { min: 1, max: i32::MAX as u64 },
-        "mq-deadline: how many of nr_requests may be other than reads.",
-    ),
-    settable(
-        "queue/iosched/front_merges",
-        Type::Bool,
-        "mq-deadline: 1 if I/O merges in front of requests too.",
-    ),
-    settable(
-        "queue/iosched/straight",
-        Type::Bool,
-        "mq-deadline: 1 if I/O goes straight to the device while nothing waits and tags are free.",
-    ),
-    settable(
-        "queue/nomerges",
-        Type::Integer { min: 0, max: 2 },
-        "0 merges all it can, 1 only with the last request, 2 not at all.",
-    ),
-    settable("queue/io_poll", Type::Bool, "1 if polled I/O is taken."),
+    setting(&SCHEDULER),
+    setting(&NR_REQUESTS),
+    setting(&READ_EXPIRE),
+    setting(&WRITE_EXPIRE),
+    setting(&PRIO_AGING_EXPIRE),
+    setting(&WRITES_STARVED),
+    setting(&FIFO_BATCH),
+    setting(&ASYNC_DEPTH),
+    setting(&FRONT_MERGES),
+    setting(&STRAIGHT),
+    setting(&NOMERGES),
+    setting(&IO_POLL),
     shown(
         "queue/poll_stat",
         "A line for each poll queue: how often it was to be polled, was, and with success.",
     ),
-    settable("queue/hw_queues", QUEUES, "Hardware queues of a device that is no volume."),
-    settable("submit_queues", QUEUES, "null: another name of queue/hw_queues."),
+    setting(&HW_QUEUES_SETTING),
+    settable("submit_queues", HW_QUEUES, "null: another name of queue/hw_queues."),
     settable(
         "poll_queues",
-        Type::Integer { min: 0, max: QUEUES_MAX as u64 },
+        POLL_QUEUES,
         "null: queues for polled I/O; with 0 none is taken, whatever queue/io_poll was.",
     ),
-    settable("queue/iostats", Type::Bool, "1 if I/O is counted."),
-    settable(
-        "queue/io_timeout",
-        Type::Duration { unit: Unit::Milliseconds, min: 1_000_000, max: 24 * HOUR },
-        "Milliseconds after which a request counts as lost.",
-    ),
+    setting(&IOSTATS),
+    setting(&IO_TIMEOUT),
     settable(
         "queue/max_sectors_kb",
-        Type::Integer { min: 0, max: 1 << 20 },
+        Type::Integer { min: 0, max: MAX_SECTORS_KB },
         "Largest request in KiB, at most max_hw_sectors_kb; 0 goes back to the default.",
     ),
     shown("queue/max_hw_sectors_kb", "Largest request of the driver in KiB."),
@@ -179,11 +136,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     shown("queue/write_zeroes_max_bytes", "Largest write-zeroes in bytes; 0 without it."),
     shown("queue/max_segments", "Most memory segments of a request."),
-    settable(
-        "queue/write_cache",
-        Type::Choice(&["write back", "write through"]),
-        "Whether flushes are needed; changes the queue's view, not the device.",
-    ),
+    setting(&WRITE_CACHE),
     shown("queue/fua", "1 if the device takes FUA writes."),
     shown("queue/rotational", "1 if the device is a spinning disk."),
     shown("dm/name", "A volume's name."),
@@ -203,11 +156,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable("md/sync_speed_min", SYNC_SPEED, SYNC_SPEED_MIN_DOC),
     settable("md/sync_speed_max", SYNC_SPEED, "KiB a second of each member, not exceeded."),
     shown("md/mismatch_cnt", "Sectors of parity that did not fit, in the last synchronisation."),
-    settable(
-        "md/stripe_cache_size",
-        Type::Integer { min: 17, max: 32_768 },
-        "Stripes of the cache: 4 KiB of each member each.",
-    ),
+    settable("md/stripe_cache_size", STRIPE_CACHE_SIZE, STRIPE_CACHE_SIZE_DOC),
     shown("md/stripe_cache_active", "Stripes that do something now."),
     settable(
         "md/rmw_level",

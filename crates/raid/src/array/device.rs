@@ -18,7 +18,7 @@ use drystone_core::{
 use std::sync::Arc;
 
 /// Fewest and most stripes of the cache (`md/stripe_cache_size`).
-const CACHE_STRIPES: (u64, u64) = (17, 32768);
+pub const CACHE_STRIPES: (u64, u64) = (17, 32768);
 
 /// Requests that the manager has not taken yet.
 #[derive(Default)]

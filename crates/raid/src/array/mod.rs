@@ -23,6 +23,7 @@ mod tests;
 
 pub use control::{Command, Request};
 pub use device::Array;
+pub use device::CACHE_STRIPES;
 pub use disk::DiskState;
 pub use doubtful::DoubtfulRanges;
 pub use event::{ArrayEvent, Failed, Strength};

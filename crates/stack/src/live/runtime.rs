@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use drystone_core::Device;
 use drystone_core::context::PollSwitch;
 use drystone_core::error::ErrorKind;
 use drystone_core::sync::LockRegistry;
+use drystone_core::{Device, Limits};
 
+use drystone_queue::queue::max_sectors_kb_range;
 use drystone_targets::Table;
 
 use super::md::Arrays;
@@ -27,8 +28,8 @@ pub struct LiveRuntime {
     pause: SleepFn,
 }
 
-/// Largest request in KiB of a device that nothing was said about, as Linux's.
-const DEFAULT_MAX_SECTORS_KB: u64 = 1280;
+/// Largest request in KiB of a device that nothing was said about.
+const DEFAULT_MAX_SECTORS_KB: u64 = Limits::DEFAULT_MAX_BYTES as u64 >> 10;
 
 impl LiveRuntime {
     pub(super) fn new(stack: LiveStack, pause: SleepFn) -> Self {
@@ -295,7 +296,8 @@ fn refusal(name: &str, error: drystone_core::Error) -> SetError {
 fn max_sectors(device: &dyn Device, kib: u64) -> Result<String, SetError> {
     let hardware = device.attribute("queue/max_hw_sectors_kb");
     let most = hardware.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
-    let least = u64::from(device.info().limits.logical_block_size >> 10).max(4).min(most);
+    let block = device.info().limits.logical_block_size;
+    let (least, most) = max_sectors_kb_range(most, block);
     match kib {
         0 => Ok(DEFAULT_MAX_SECTORS_KB.min(most).to_string()),
         kib if (least..=most).contains(&kib) => Ok(kib.to_string()),

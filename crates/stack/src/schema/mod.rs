@@ -1,22 +1,34 @@
 //! The one table of every parameter that a stack file knows.
 //!
-//! The checker (`parse::fields`), `drystone help stack` and `docs/stack-file.md` all come from
-//! it: a parameter is added by one line in `tables`.
+//! The checker (`parse::check`), `drystone help stack` and `docs/stack-file.md` all come from
+//! it: a parameter is added by one line in the table of its section.
 
+mod devices;
+mod exports;
+pub(crate) mod queue;
 mod render;
-mod tables;
+mod server;
 
 use crate::duration::{Unit, format_duration};
 use crate::iomax::{KEYS, LINE};
 use crate::size::format_size;
 
+pub use devices::{
+    DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, LATENCY_DOC, NOT_OF_VOLUMES, NULL_DEFAULT_SIZE,
+    VOLUME_KINDS, VOLUME_QUEUE,
+};
+pub(crate) use devices::{STRIPE_CACHE_SIZE, STRIPE_CACHE_SIZE_DOC};
+pub use exports::{ALLOW_DOC, CLIENTS_DOC, EXPORT, IO, IO_PRIO, TLS};
+pub use queue::QUEUE;
 pub(crate) use render::indented;
 pub use render::{help_text, markdown};
-pub use tables::{
-    ALLOW_DOC, CLIENTS_DOC, DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, EXPORT, GROUP, GROUP_IO, IO,
-    IO_PRIO, LATENCY_DOC, NOT_OF_VOLUMES, NULL_DEFAULT_SIZE, QUEUE, SERVER, TLS, VOLUME_KINDS,
-    VOLUME_QUEUE,
-};
+pub use server::{GROUP, GROUP_IO, SERVER};
+
+/// Largest device: the largest power of two that a signed 64-bit file offset reaches.
+pub(crate) const MAX_SIZE: u64 = 1 << 62;
+const SECTOR: u64 = 512;
+const SECOND: u64 = 1_000_000_000;
+pub(crate) const HOUR: u64 = 3600 * SECOND;
 
 /// One parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,6 +41,10 @@ pub struct Param {
     pub default: IfAbsent,
     /// One line on what it does.
     pub doc: &'static str,
+}
+
+const fn param(key: &'static str, ty: Type, default: IfAbsent, doc: &'static str) -> Param {
+    Param { key, ty, default, doc }
 }
 
 /// What holds when a parameter is not given.

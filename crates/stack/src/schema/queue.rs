@@ -1,0 +1,198 @@
+//! The settings of a request queue: each is a key of a stack file's `queue` table and an attribute of the running
+//! device, with one range. Source: `ABI/stable/sysfs-block`.
+
+use drystone_queue::QUEUES_MAX;
+use drystone_queue::queue::NOMERGES_MAX;
+use drystone_queue::tags::MAX_DEPTH;
+
+use super::IfAbsent::{self, Unset, Value};
+use super::{HOUR, Param, Type, param};
+use crate::duration::Unit;
+
+/// A setting of a request queue.
+#[derive(Debug, Clone, Copy)]
+pub struct QueueSetting {
+    /// Its key in a stack file.
+    key: &'static str,
+    /// Its name as an attribute.
+    pub attribute: &'static str,
+    /// What values both take.
+    pub ty: Type,
+    default: IfAbsent,
+    /// One line on what it does.
+    doc: &'static str,
+    /// The same of the attribute, whose values may be written otherwise.
+    pub attribute_doc: &'static str,
+}
+
+impl QueueSetting {
+    /// As a key of a stack file.
+    pub const fn param(&self) -> Param {
+        param(self.key, self.ty, self.default, self.doc)
+    }
+}
+
+/// A setting whose key and attribute are documented alike.
+const fn setting(
+    (key, attribute): (&'static str, &'static str),
+    ty: Type,
+    default: IfAbsent,
+    doc: &'static str,
+) -> QueueSetting {
+    QueueSetting { attribute, key, ty, default, doc, attribute_doc: doc }
+}
+
+/// A tunable of mq-deadline. Linux's variables are of C's type `int`.
+const fn tunable(
+    names: (&'static str, &'static str),
+    default: &'static str,
+    doc: &'static str,
+) -> QueueSetting {
+    setting(names, Type::Integer { min: 0, max: i32::MAX as u64 }, Unset(default), doc)
+}
+
+/// Hardware queues for I/O that is not polled.
+pub const HW_QUEUES: Type = Type::Integer { min: 1, max: QUEUES_MAX as u64 };
+/// Hardware queues for polled I/O.
+pub const POLL_QUEUES: Type = Type::Integer { min: 0, max: QUEUES_MAX as u64 };
+
+pub const SCHEDULER: QueueSetting = QueueSetting {
+    attribute_doc: "Order of dispatch; the one in use is shown in brackets.",
+    ..setting(
+        ("scheduler", "queue/scheduler"),
+        Type::Choice(&["none", "mq-deadline"]),
+        Unset("mq-deadline with one hardware queue, but none for ram, and for null without a head"),
+        "Order of dispatch.",
+    )
+};
+pub const READ_EXPIRE: QueueSetting = tunable(
+    ("read_expire", "queue/iosched/read_expire"),
+    "500",
+    "mq-deadline: milliseconds after which a read is overdue.",
+);
+pub const WRITE_EXPIRE: QueueSetting = tunable(
+    ("write_expire", "queue/iosched/write_expire"),
+    "5000",
+    "mq-deadline: milliseconds after which a write is overdue.",
+);
+pub const PRIO_AGING_EXPIRE: QueueSetting = tunable(
+    ("prio_aging_expire", "queue/iosched/prio_aging_expire"),
+    "10000",
+    "mq-deadline: milliseconds after which a lower class goes although a higher one waits.",
+);
+pub const WRITES_STARVED: QueueSetting = tunable(
+    ("writes_starved", "queue/iosched/writes_starved"),
+    "2",
+    "mq-deadline: batches of reads that go before waiting writes.",
+);
+pub const FIFO_BATCH: QueueSetting = tunable(
+    ("fifo_batch", "queue/iosched/fifo_batch"),
+    "16",
+    "mq-deadline: requests that go in sector order at a stretch.",
+);
+pub const FRONT_MERGES: QueueSetting = QueueSetting {
+    attribute_doc: "mq-deadline: 1 if I/O merges in front of requests too.",
+    ..setting(
+        ("front_merges", "queue/iosched/front_merges"),
+        Type::Bool,
+        Unset("true"),
+        "mq-deadline: whether I/O merges in front of requests too.",
+    )
+};
+pub const STRAIGHT: QueueSetting = QueueSetting {
+    attribute_doc: "mq-deadline: 1 if I/O goes straight to the device while nothing waits and tags are free.",
+    ..setting(
+        ("straight", "queue/iosched/straight"),
+        Type::Bool,
+        Unset("true unless the device is a spinning disk"),
+        "mq-deadline: whether I/O goes straight to the device while nothing waits and tags are free.",
+    )
+};
+pub const ASYNC_DEPTH: QueueSetting = QueueSetting {
+    attribute_doc: "mq-deadline: how many of nr_requests may be other than reads.",
+    ..setting(
+        ("async_depth", "queue/iosched/async_depth"),
+        Type::Integer { min: 1, max: i32::MAX as u64 },
+        Unset("nr_requests"),
+        "mq-deadline: how many of them may be other than reads.",
+    )
+};
+pub const NR_REQUESTS: QueueSetting = setting(
+    ("nr_requests", "queue/nr_requests"),
+    Type::Integer { min: 1, max: MAX_DEPTH as u64 },
+    Unset("the driver's depth; 256 with mq-deadline"),
+    "Requests a hardware queue may hold: at most the driver's depth, with mq-deadline 2048.",
+);
+pub const NOMERGES: QueueSetting = setting(
+    ("nomerges", "queue/nomerges"),
+    Type::Integer { min: 0, max: NOMERGES_MAX },
+    Value("0"),
+    "0 merges all it can, 1 only with the last request, 2 not at all.",
+);
+pub const IO_POLL: QueueSetting = QueueSetting {
+    attribute_doc: "1 if polled I/O is taken.",
+    ..setting(
+        ("io_poll", "queue/io_poll"),
+        Type::Bool,
+        Value("false"),
+        "Whether polled I/O is taken.",
+    )
+};
+/// Largest request that may be asked for, in KiB: far beyond what any driver takes.
+pub const MAX_SECTORS_KB: u64 = 1 << 20;
+/// The key has no value for the default, which is to leave it out.
+pub const MAX_SECTORS_KB_KEY: Param = param(
+    "max_sectors_kb",
+    Type::Integer { min: 4, max: MAX_SECTORS_KB },
+    Unset("the driver's, at most 1280"),
+    "Largest request in KiB; larger I/O is split.",
+);
+pub const IO_TIMEOUT: QueueSetting = QueueSetting {
+    attribute_doc: "Milliseconds after which a request counts as lost.",
+    ..setting(
+        ("io_timeout", "queue/io_timeout"),
+        Type::Duration { unit: Unit::Milliseconds, min: 1_000_000, max: 24 * HOUR },
+        Value("30s"),
+        "Time after which a request counts as lost; a member of an array may fail then.",
+    )
+};
+pub const IOSTATS: QueueSetting = QueueSetting {
+    attribute_doc: "1 if I/O is counted.",
+    ..setting(("iostats", "queue/iostats"), Type::Bool, Value("true"), "Whether I/O is counted.")
+};
+pub const WRITE_CACHE: QueueSetting = setting(
+    ("write_cache", "queue/write_cache"),
+    Type::Choice(&["write back", "write through"]),
+    Unset("the driver's"),
+    "Whether flushes are needed; changes the queue's view, not the device.",
+);
+pub const HW_QUEUES_SETTING: QueueSetting = QueueSetting {
+    attribute_doc: "Hardware queues of a device that is no volume.",
+    ..setting(
+        ("hw_queues", "queue/hw_queues"),
+        HW_QUEUES,
+        Unset("null: `submit_queues`; else 64, so that each data thread has its own"),
+        "Hardware queues at the start; `drystone set` changes their number.",
+    )
+};
+
+/// The `queue = { ... }` table of a device.
+pub static QUEUE: &[Param] = &[
+    SCHEDULER.param(),
+    READ_EXPIRE.param(),
+    WRITE_EXPIRE.param(),
+    PRIO_AGING_EXPIRE.param(),
+    WRITES_STARVED.param(),
+    FIFO_BATCH.param(),
+    FRONT_MERGES.param(),
+    STRAIGHT.param(),
+    ASYNC_DEPTH.param(),
+    NR_REQUESTS.param(),
+    NOMERGES.param(),
+    IO_POLL.param(),
+    MAX_SECTORS_KB_KEY,
+    IO_TIMEOUT.param(),
+    IOSTATS.param(),
+    WRITE_CACHE.param(),
+    HW_QUEUES_SETTING.param(),
+];
