@@ -97,7 +97,7 @@ impl Storm {
     }
 
     fn run_changes(&self) {
-        let mut random = Random(self.seed);
+        let mut random = Random::new(self.seed);
         let runtime = self.stack.runtime(Box::new(|ns| sleep(Duration::from_nanos(ns))));
         for change in 0..CHANGES {
             match random.below(16) {
@@ -183,7 +183,7 @@ impl<'a> Load<'a> {
             number,
             cx,
             device,
-            random: Random(storm.seed.wrapping_add(number as u64 + 1) | 1),
+            random: Random::new(storm.seed.wrapping_add(number as u64 + 1)),
             open: BTreeMap::new(),
             written: BTreeMap::new(),
             unknown: BTreeSet::new(),

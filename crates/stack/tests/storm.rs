@@ -143,7 +143,7 @@ impl Storm {
     }
 
     fn run_changes(&self) {
-        let mut random = Random(self.seed);
+        let mut random = Random::new(self.seed);
         for change in 0..CHANGES {
             let enough = self.all_ended() + IOS_BETWEEN;
             match change % 2 {
@@ -344,7 +344,7 @@ fn polling_and_queue_counts_change_under_load() {
                 number,
                 cx,
                 devices: devices.to_vec(),
-                random: Random(seed.wrapping_add(number as u64 + 1) | 1),
+                random: Random::new(seed.wrapping_add(number as u64 + 1)),
                 open: BTreeMap::new(),
                 written: BTreeMap::new(),
                 serial: 0,

@@ -244,7 +244,7 @@ impl Flakey {
 }
 
 /// Numbers that a seed repeats: splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-/// Number Generators", OOPSLA 2014).
+/// Number Generators", OOPSLA 2014). Our own, because the seeds of the simulator repeat only while this sequence stays.
 pub(crate) struct Random(u64);
 
 impl Random {

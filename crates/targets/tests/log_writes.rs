@@ -600,18 +600,6 @@ fn devices_that_do_not_do() {
     assert!(moved.message.contains("no offsets"));
 }
 
-/// xorshift64*.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
-    }
-}
-
 const THREADS: u64 = 4;
 /// Sectors that a thread has of its own.
 const OWN: u64 = SECTORS / THREADS;
@@ -619,14 +607,14 @@ const OWN: u64 = SECTORS / THREADS;
 /// Writes to its own sectors. What they held after each of its flushes, with how many entries the
 /// log had then at least.
 fn storm(mut user: User, log: &Disk, thread: u64) -> Vec<(u64, Vec<u8>)> {
-    let mut random = Random(thread + 1);
+    let mut random = fastrand::Rng::with_seed(thread);
     let (first, mut own) = (thread * OWN, vec![0; OWN as usize * 512]);
     let mut moments = Vec::new();
     for serial in 0..150u64 {
-        let at = random.below(OWN);
-        let sectors = 1 + random.below(OWN - at);
+        let at = random.u64(0..OWN);
+        let sectors = 1 + random.u64(0..OWN - at);
         let range = at as usize * 512..(at + sectors) as usize * 512;
-        let (byte, kind) = (serial as u8 | 1, random.below(8));
+        let (byte, kind) = (serial as u8 | 1, random.u64(0..8));
         let bio = match kind {
             0..4 => write(first + at, sectors, byte),
             4 => fua(write(first + at, sectors, byte)),

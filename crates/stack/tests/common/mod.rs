@@ -3,15 +3,16 @@
 
 use std::time::SystemTime;
 
-/// xorshift64*.
-pub struct Random(pub u64);
+/// Random numbers that a seed repeats.
+pub struct Random(fastrand::Rng);
 
 impl Random {
+    pub fn new(seed: u64) -> Self {
+        Random(fastrand::Rng::with_seed(seed))
+    }
+
     pub fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % n
+        self.0.u64(0..n)
     }
 
     pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
