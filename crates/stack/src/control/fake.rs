@@ -1,12 +1,11 @@
 //! A server without devices of its own, for tests and fuzzing: what is asked of it is noted and answered.
 
-use super::SetError;
 use crate::attributes::{Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine, StatLine, limits_of};
 use crate::md::{ArrayChange, ArrayReport};
 use crate::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
-    GroupSummary, Refused, Runtime, TableReport, VolumeReport,
+    GroupSummary, Refused, Runtime, SetError, TableReport, VolumeReport,
 };
 use drystone_core::clock::ManualClock;
 use drystone_core::context::PollSwitch;

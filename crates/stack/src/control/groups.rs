@@ -2,52 +2,54 @@
 
 use serde_json::{Value, json};
 
-use super::volumes::error;
-use super::{Control, ControlError};
+use super::command::Arguments;
+use super::context::Control;
+use super::error::{ControlError, refusal};
 use crate::group::{check_path, from_shown, shown};
 use crate::iomax::parse_io_max;
 
 type Result<T> = std::result::Result<T, ControlError>;
 
-impl Control<'_> {
-    /// Answers one of the commands here; `None` if it is none of them.
-    pub(super) fn groups(&self, command: &str, texts: &[Option<&str>]) -> Option<Result<Value>> {
-        Some(match (command, texts) {
-            ("group-create", [Some(path)]) => path_of(path)
-                .and_then(|path| self.runtime.create_group(path).map_err(error))
-                .map(|()| json!({ "path": path })),
-            ("group-remove", [Some(path)]) => path_of(path)
-                .and_then(|path| self.runtime.remove_group(path).map_err(error))
-                .map(|()| json!({ "path": path })),
-            ("group-set", [Some(path), Some(line)]) => self.set_group(path, line),
-            ("group-list", []) => Ok(self.group_list()),
-            ("group-stat", [path, reset]) => self.group_stat(*path, *reset == Some("true")),
-            _ => return None,
-        })
-    }
+/// `group-create`.
+pub(super) fn create(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let path = path_of(given.text("path"))?;
+    control.runtime.create_group(path).map_err(refusal)?;
+    Ok(json!({ "path": path }))
+}
 
-    fn set_group(&self, path: &str, line: &str) -> Result<Value> {
-        let path = path_of(path)?;
-        let line = parse_io_max(line)
-            .map_err(|error| ControlError::new("bad-request", error.to_string()))?;
-        if self.runtime.device(&line.device).is_none() {
-            return Err(self.no_device(&line.device));
-        }
-        let now = self.runtime.set_group(path, &line).map_err(error)?;
-        Ok(json!({ "path": path, "io_max": now }))
-    }
+/// `group-remove`.
+pub(super) fn remove(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let path = path_of(given.text("path"))?;
+    control.runtime.remove_group(path).map_err(refusal)?;
+    Ok(json!({ "path": path }))
+}
 
-    fn group_list(&self) -> Value {
-        let mut groups = self.runtime.groups();
-        groups.iter_mut().for_each(|group| group.path = shown(&group.path).to_owned());
-        json!({ "groups": groups })
+/// `group-set`.
+pub(super) fn set(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let path = path_of(given.text("path"))?;
+    let line = parse_io_max(given.text("line"))
+        .map_err(|error| ControlError::new("bad-request", error.to_string()))?;
+    if control.runtime.device(&line.device).is_none() {
+        return Err(control.no_device(&line.device));
     }
+    let now = control.runtime.set_group(path, &line).map_err(refusal)?;
+    Ok(json!({ "path": path, "io_max": now }))
+}
 
-    fn group_stat(&self, path: Option<&str>, reset: bool) -> Result<Value> {
-        let mut groups = self.runtime.group_stats(path.map(from_shown), reset).map_err(error)?;
-        groups.iter_mut().for_each(|group| group.path = shown(&group.path).to_owned());
-        Ok(json!({ "groups": groups }))
-    }
+/// `group-list`.
+pub(super) fn list(control: &Control<'_>, _: &Arguments) -> Result<Value> {
+    let mut groups = control.runtime.groups();
+    groups.iter_mut().for_each(|group| group.path = shown(&group.path).to_owned());
+    Ok(json!({ "groups": groups }))
+}
+
+/// `group-stat`.
+pub(super) fn stat(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let path = given.text_if("path").map(from_shown);
+    let groups = control.runtime.group_stats(path, given.is_on("reset"));
+    let mut groups = groups.map_err(refusal)?;
+    groups.iter_mut().for_each(|group| group.path = shown(&group.path).to_owned());
+    Ok(json!({ "groups": groups }))
 }
 
 /// The path of a group that is made, removed or limited.

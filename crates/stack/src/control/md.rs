@@ -3,8 +3,9 @@
 use drystone_core::clock::Ns;
 use serde_json::{Value, json};
 
-use super::volumes::error;
-use super::{Control, ControlError};
+use super::command::Arguments;
+use super::context::Control;
+use super::error::{ControlError, refusal};
 use crate::md::{ArrayChange, Assemble, Named};
 
 /// How long an array's manager is waited for: longer than it waits itself, for I/O that is to end
@@ -13,48 +14,69 @@ pub const MANAGER_PATIENCE_NS: Ns = 40_000_000_000;
 
 type Result<T> = std::result::Result<T, ControlError>;
 
-impl Control<'_> {
-    /// Answers one of the commands here; `None` if it is none of them.
-    pub(super) fn md(&self, command: &str, texts: &[Option<&str>]) -> Option<Result<Value>> {
-        if let ("md-detail", [name]) = (command, texts) {
-            let arrays = self.runtime.arrays(*name).map_err(error);
-            return Some(arrays.map(|arrays| json!({ "arrays": arrays })));
-        }
-        let (Some(name), rest) = texts.split_first().map(|(name, rest)| (*name, rest))? else {
-            return None;
-        };
-        let change = change(command, rest)?;
-        let done = self.runtime.manage(name, &change).map_err(error);
-        let takes_in = matches!(change, ArrayChange::Add { .. } | ArrayChange::Assemble(_));
-        Some(done.map(|members| {
-            let warning = if takes_in { self.timeout_warning(&members) } else { None };
-            json!({ "device": name, "members": members, "warning": warning })
-        }))
-    }
+/// `md-detail`.
+pub(super) fn detail(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let arrays = control.runtime.arrays(given.text_if("device")).map_err(refusal)?;
+    Ok(json!({ "arrays": arrays }))
 }
 
-/// The change that a command means; `rest` are its arguments after the array's name.
-fn change<'a>(command: &str, rest: &[Option<&'a str>]) -> Option<ArrayChange<'a>> {
-    let is = |switch: Option<&str>| switch == Some("true");
-    Some(match (command, rest) {
-        ("md-add", &[Some(word), path, force]) => {
-            ArrayChange::Add { member: named(word, path), force: is(force) }
-        }
-        ("md-fail", &[Some(word), path]) => ArrayChange::Fail(named(word, path)),
-        ("md-remove", &[Some(word), path]) => ArrayChange::Remove(named(word, path)),
-        ("md-replace", &[Some(word), path]) => ArrayChange::Replace(named(word, path)),
-        ("md-check", &[]) => ArrayChange::Sync("check"),
-        ("md-repair", &[]) => ArrayChange::Sync("repair"),
-        ("md-stop", &[]) => ArrayChange::Stop,
-        ("md-assemble", &[Some(members), uuid, run, force, read_only]) => {
-            let (run, force, read_only) = (is(run), is(force), is(read_only));
-            ArrayChange::Assemble(Assemble { members, uuid, run, force, read_only })
-        }
-        _ => return None,
-    })
+/// `md-add`.
+pub(super) fn add(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Add { member: member(given), force: given.is_on("force") })
 }
 
-/// A word that begins at the root is a path.
-fn named<'a>(word: &'a str, path: Option<&'a str>) -> Named<'a> {
-    Named { word, path: path.or(word.starts_with('/').then_some(word)) }
+/// `md-fail`.
+pub(super) fn fail(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Fail(member(given)))
+}
+
+/// `md-remove`.
+pub(super) fn remove(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Remove(member(given)))
+}
+
+/// `md-replace`.
+pub(super) fn replace(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Replace(member(given)))
+}
+
+/// `md-check`.
+pub(super) fn check(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Sync("check"))
+}
+
+/// `md-repair`.
+pub(super) fn repair(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Sync("repair"))
+}
+
+/// `md-stop`.
+pub(super) fn stop(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &ArrayChange::Stop)
+}
+
+/// `md-assemble`.
+pub(super) fn assemble(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let wanted = Assemble {
+        members: given.text("members"),
+        uuid: given.text_if("uuid"),
+        run: given.is_on("run"),
+        force: given.is_on("force"),
+        read_only: given.is_on("read_only"),
+    };
+    change(control, given, &ArrayChange::Assemble(wanted))
+}
+
+fn change(control: &Control<'_>, given: &Arguments, change: &ArrayChange<'_>) -> Result<Value> {
+    let name = given.text("device");
+    let members = control.runtime.manage(name, change).map_err(refusal)?;
+    let takes_in = matches!(change, ArrayChange::Add { .. } | ArrayChange::Assemble(_));
+    let warning = if takes_in { control.timeout_warning(&members) } else { None };
+    Ok(json!({ "device": name, "members": members, "warning": warning }))
+}
+
+/// The member that is named: a word that begins at the root is a path.
+fn member(given: &Arguments) -> Named<'_> {
+    let word = given.text("member");
+    Named { word, path: given.text_if("path").or(word.starts_with('/').then_some(word)) }
 }

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::ControlError;
+use super::error::ControlError;
 use crate::diagnostic::shorten;
 
 /// Keys and values in their order; a key may be there more than once.

@@ -1,9 +1,13 @@
 //! What requests are answered, and what becomes of them.
 
+use super::devices::in_unit_that_it_takes;
 use super::fake::Fake;
-use super::*;
+use super::{COMMANDS, Control, ServerInfo, help, request, response};
+use crate::runtime::LockReport;
+use drystone_core::context::PollMode;
 use drystone_core::sync::{Lock, LockClass};
 use proptest::prelude::*;
+use serde_json::{Map, Value, json};
 use std::sync::atomic::Ordering::Relaxed;
 
 fn server() -> ServerInfo {
@@ -196,7 +200,7 @@ fn groups_are_asked_for_by_path() {
 #[test]
 fn the_examples_of_the_docs_hold() {
     let fake = Fake::new();
-    for pair in schema::example().chunks(2) {
+    for pair in help::example().chunks(2) {
         let answer = Control::new(&fake, &server()).handle(pair[0]);
         let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
         assert_eq!(parsed(&answer), parsed(pair[1]));

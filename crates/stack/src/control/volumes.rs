@@ -3,9 +3,11 @@
 use drystone_core::clock::Ns;
 use serde_json::{Value, json};
 
-use super::{Control, ControlError};
+use super::command::Arguments;
+use super::context::Control;
+use super::error::{ControlError, refusal};
 use crate::diagnostic::shorten;
-use crate::runtime::{Change, ChangeError, TableReport, VolumeReport};
+use crate::runtime::{Change, TableReport, VolumeReport};
 
 /// How long a change waits until a volume is quiet if nothing is said: as long as a request may
 /// take before it counts as lost.
@@ -13,90 +15,107 @@ pub const DEFAULT_TIMEOUT_NS: Ns = 30_000_000_000;
 
 type Result<T> = std::result::Result<T, ControlError>;
 
-impl Control<'_> {
-    /// Answers one of the commands here; `None` if it is none of them.
-    pub(super) fn volumes(&self, command: &str, texts: &[Option<&str>]) -> Option<Result<Value>> {
-        let is = |switch: &Option<&str>| *switch == Some("true");
-        Some(match (command, texts) {
-            ("table", [name, inactive]) => self.each(*name, |volume| {
-                let table = if is(inactive) { volume.inactive } else { volume.live };
-                json!({ "name": volume.name, "table": table.map(|table| table.text) })
-            }),
-            ("status", [name]) => self.each(*name, |volume| {
-                let status = volume.live.map(|table| table.status);
-                json!({ "name": volume.name, "status": status })
-            }),
-            ("info", [name]) => self.each(*name, |volume| info(&volume)),
-            ("remove", [Some(name)]) => self
-                .runtime
-                .change(name, &Change::Remove)
-                .map(|()| json!({ "name": name }))
-                .map_err(error),
-            (_, [Some(name), rest @ ..]) => {
-                return change(command, rest).map(|change| self.change(name, &change));
-            }
-            _ => return None,
-        })
-    }
-
-    /// An answer for the volume of that name, or for all.
-    fn each(&self, name: Option<&str>, answer: impl Fn(VolumeReport) -> Value) -> Result<Value> {
-        let volumes = match name {
-            None => self.runtime.volumes(),
-            Some(name) => vec![self.volume(name)?],
-        };
-        Ok(json!({ "volumes": volumes.into_iter().map(answer).collect::<Vec<_>>() }))
-    }
-
-    fn volume(&self, name: &str) -> Result<VolumeReport> {
-        if let Some(volume) = self.runtime.volume(name) {
-            return Ok(volume);
-        }
-        Err(match self.runtime.device(name) {
-            None => self.no_device(name),
-            Some(device) => {
-                let (name, kind) = (shorten(name), device.kind);
-                let message = format!("`{name}` is a {kind} device: only volumes have tables");
-                ControlError::new("unsupported", message)
-            }
-        })
-    }
-
-    fn change(&self, name: &str, change: &Change<'_>) -> Result<Value> {
-        self.runtime.change(name, change).map_err(error)?;
-        self.volume(name).map(|volume| info(&volume))
-    }
+/// `create`.
+pub(super) fn create(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let (table, read_only) = (given.text_if("table"), given.is_on("read_only"));
+    change(control, given, &Change::Create { table, read_only, force: given.is_on("force") })
 }
 
-/// The change that a command means; `rest` are its arguments after the name.
-fn change<'a>(command: &str, rest: &[Option<&'a str>]) -> Option<Change<'a>> {
-    let is = |switch: Option<&str>| switch == Some("true");
-    // It was checked to be a number.
-    let number = |text: &str| text.parse().unwrap_or_default();
-    let within = |timeout: Option<&str>| timeout.map_or(DEFAULT_TIMEOUT_NS, number);
-    Some(match (command, rest) {
-        ("create", &[table, read_only, force]) => {
-            Change::Create { table, read_only: is(read_only), force: is(force) }
-        }
-        ("reload", &[Some(table), now, timeout, force]) => {
-            let resume_within = is(now).then(|| within(timeout));
-            Change::Reload { table, force: is(force), resume_within }
-        }
-        ("clear", &[]) => Change::Clear,
-        ("suspend", &[noflush, timeout]) => {
-            Change::Suspend { within: (!is(noflush)).then(|| within(timeout)) }
-        }
-        ("resume", &[timeout]) => Change::Resume { within: within(timeout) },
-        ("message", &[Some(sector), Some(text)]) => {
-            Change::Message { sector: number(sector), text }
-        }
-        _ => return None,
+/// `table`.
+pub(super) fn table(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let is_inactive = given.is_on("inactive");
+    each(control, given, |volume| {
+        let table = if is_inactive { volume.inactive } else { volume.live };
+        json!({ "name": volume.name, "table": table.map(|table| table.text) })
     })
 }
 
-/// A refusal as it goes into a response.
-pub(super) fn error(error: ChangeError) -> ControlError {
-    ControlError::new(error.refused.code(), error.message)
+/// `status`.
+pub(super) fn status(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    each(control, given, |volume| {
+        let status = volume.live.map(|table| table.status);
+        json!({ "name": volume.name, "status": status })
+    })
+}
+
+/// `info`.
+pub(super) fn infos(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    each(control, given, |volume| info(&volume))
+}
+
+/// `reload`.
+pub(super) fn reload(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let resume_within = given.is_on("now").then(|| within(given));
+    let (table, force) = (given.text("table"), given.is_on("force"));
+    change(control, given, &Change::Reload { table, force, resume_within })
+}
+
+/// `clear`.
+pub(super) fn clear(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &Change::Clear)
+}
+
+/// `suspend`.
+pub(super) fn suspend(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let within = (!given.is_on("noflush")).then(|| within(given));
+    change(control, given, &Change::Suspend { within })
+}
+
+/// `resume`.
+pub(super) fn resume(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    change(control, given, &Change::Resume { within: within(given) })
+}
+
+/// `message`.
+pub(super) fn message(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let (sector, text) = (given.number("sector"), given.text("text"));
+    change(control, given, &Change::Message { sector, text })
+}
+
+/// `remove`.
+pub(super) fn remove(control: &Control<'_>, given: &Arguments) -> Result<Value> {
+    let name = given.text("device");
+    control.runtime.change(name, &Change::Remove).map_err(refusal)?;
+    Ok(json!({ "name": name }))
+}
+
+/// An answer for the volume that is named, or for all.
+fn each(
+    control: &Control<'_>,
+    given: &Arguments,
+    answer: impl Fn(VolumeReport) -> Value,
+) -> Result<Value> {
+    let volumes = match given.text_if("device") {
+        None => control.runtime.volumes(),
+        Some(name) => vec![volume(control, name)?],
+    };
+    Ok(json!({ "volumes": volumes.into_iter().map(answer).collect::<Vec<_>>() }))
+}
+
+fn volume(control: &Control<'_>, name: &str) -> Result<VolumeReport> {
+    if let Some(volume) = control.runtime.volume(name) {
+        return Ok(volume);
+    }
+    Err(match control.runtime.device(name) {
+        None => control.no_device(name),
+        Some(device) => {
+            let (name, kind) = (shorten(name), device.kind);
+            let message = format!("`{name}` is a {kind} device: only volumes have tables");
+            ControlError::new("unsupported", message)
+        }
+    })
+}
+
+/// Changes the volume that is named, and says how it is then.
+fn change(control: &Control<'_>, given: &Arguments, change: &Change<'_>) -> Result<Value> {
+    let name = given.text("device");
+    control.runtime.change(name, change).map_err(refusal)?;
+    volume(control, name).map(|volume| info(&volume))
+}
+
+/// How long to wait until the volume is quiet.
+fn within(given: &Arguments) -> Ns {
+    given.number_if("timeout").unwrap_or(DEFAULT_TIMEOUT_NS)
 }
 
 fn info(volume: &VolumeReport) -> Value {

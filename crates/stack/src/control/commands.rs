@@ -1,60 +1,13 @@
-//! The commands of the control socket: the one table behind help, docs and validation.
+//! The commands of the control socket: the one table behind dispatch, help, docs and validation.
 
 use drystone_core::context::PollMode;
-use std::fmt::Write;
 
-use crate::attributes::ATTRIBUTES;
+use super::command::{Argument, Command, Shape, optional, required};
+use super::{devices, groups, md, statistics, volumes};
 use crate::duration::Unit;
 use crate::group::MAX_GROUP_LEVELS;
 use crate::names::MAX_NAME_BYTES;
-use crate::schema::{Type, indented};
-
-use super::{MAX_LINE_BYTES, PROTOCOL};
-
-/// A command.
-#[derive(Debug, Clone, Copy)]
-pub struct Command {
-    /// Its name.
-    pub name: &'static str,
-    /// One line on what it does.
-    pub doc: &'static str,
-    /// Its arguments.
-    pub arguments: &'static [Argument],
-    /// What it gives.
-    pub result: Shape,
-}
-
-/// An argument of a command.
-#[derive(Debug, Clone, Copy)]
-pub struct Argument {
-    /// Its key.
-    pub name: &'static str,
-    /// What it takes.
-    pub ty: Type,
-    /// Whether it must be given.
-    pub required: bool,
-    /// One line on what it is.
-    pub doc: &'static str,
-}
-
-const fn required(name: &'static str, ty: Type, doc: &'static str) -> Argument {
-    Argument { name, ty, required: true, doc }
-}
-
-const fn optional(name: &'static str, ty: Type, doc: &'static str) -> Argument {
-    Argument { name, ty, required: false, doc }
-}
-
-impl Argument {
-    /// `NAME`, or `[NAME]` if it may be left out.
-    fn usage(&self) -> String {
-        let name = self.name.to_uppercase();
-        if self.required { name } else { format!("[{name}]") }
-    }
-}
-
-/// The object that a command gives: its keys, each with what stands there.
-pub type Shape = &'static [(&'static str, &'static str)];
+use crate::schema::Type;
 
 const NAME: Type = Type::Text { max: 64 };
 /// How long a change waits until a volume is quiet: at most an hour.
@@ -119,6 +72,7 @@ pub static COMMANDS: &[Command] = &[
             ("devices", "a list of { name, kind, size (bytes), read_only, in_flight }"),
             ("exports", "a list of { name, device, uris, read_only, connections }"),
         ],
+        run: devices::list,
     },
     Command {
         name: "show",
@@ -137,6 +91,7 @@ pub static COMMANDS: &[Command] = &[
                 "an object of the same names with rw, or ro for those that this device's set refuses",
             ),
         ],
+        run: devices::show,
     },
     Command {
         name: "set",
@@ -156,6 +111,7 @@ pub static COMMANDS: &[Command] = &[
             ("value", "its value now, as a text"),
             ("warning", "a sentence on what may come of it, or null"),
         ],
+        run: devices::set,
     },
     Command {
         name: "reopen",
@@ -174,6 +130,7 @@ pub static COMMANDS: &[Command] = &[
             ("device", "the device's name"),
             ("warning", "a sentence if I/O that was under way has not ended in 10 s, or null"),
         ],
+        run: devices::reopen,
     },
     Command {
         name: "create",
@@ -189,6 +146,7 @@ pub static COMMANDS: &[Command] = &[
             FORCE,
         ],
         result: CHANGED,
+        run: volumes::create,
     },
     Command {
         name: "table",
@@ -198,6 +156,7 @@ pub static COMMANDS: &[Command] = &[
             optional("inactive", Type::Bool, "Inactive tables instead of the live ones."),
         ],
         result: &[("volumes", "a list of { name, table (a text of lines; null without one) }")],
+        run: volumes::table,
     },
     Command {
         name: "status",
@@ -207,6 +166,7 @@ pub static COMMANDS: &[Command] = &[
             "volumes",
             "a list of { name, status (a text of lines; null without a table) }",
         )],
+        run: volumes::status,
     },
     Command {
         name: "info",
@@ -216,6 +176,7 @@ pub static COMMANDS: &[Command] = &[
             "volumes",
             "a list of { name, state, read_only, tables_present, open_count, targets }",
         )],
+        run: volumes::infos,
     },
     Command {
         name: "reload",
@@ -228,12 +189,14 @@ pub static COMMANDS: &[Command] = &[
             FORCE,
         ],
         result: CHANGED,
+        run: volumes::reload,
     },
     Command {
         name: "clear",
         doc: "Empties the inactive slot of a volume, as dmsetup clear.",
         arguments: &[VOLUME],
         result: CHANGED,
+        run: volumes::clear,
     },
     Command {
         name: "suspend",
@@ -244,6 +207,7 @@ pub static COMMANDS: &[Command] = &[
             WITHIN,
         ],
         result: CHANGED,
+        run: volumes::suspend,
     },
     Command {
         name: "resume",
@@ -251,6 +215,7 @@ pub static COMMANDS: &[Command] = &[
               for which it suspends the volume first.",
         arguments: &[VOLUME, WITHIN],
         result: CHANGED,
+        run: volumes::resume,
     },
     Command {
         name: "message",
@@ -265,18 +230,21 @@ pub static COMMANDS: &[Command] = &[
             required("text", Type::Text { max: 4096 }, "The words."),
         ],
         result: CHANGED,
+        run: volumes::message,
     },
     Command {
         name: "remove",
         doc: "Removes a volume that nothing uses, as dmsetup remove.",
         arguments: &[VOLUME],
         result: &[("name", "the name that is free now")],
+        run: volumes::remove,
     },
     Command {
         name: "md-detail",
         doc: "Reports on arrays, as mdadm --detail and /proc/mdstat do.",
         arguments: &[optional("device", NAME, "The array's name; without it all.")],
         result: &[("arrays", ARRAYS)],
+        run: md::detail,
     },
     Command {
         name: "md-add",
@@ -293,12 +261,14 @@ pub static COMMANDS: &[Command] = &[
             ),
         ],
         result: MEMBERS,
+        run: md::add,
     },
     Command {
         name: "md-fail",
         doc: "Marks a member as failed, as mdadm --fail.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
+        run: md::fail,
     },
     Command {
         name: "md-remove",
@@ -306,24 +276,28 @@ pub static COMMANDS: &[Command] = &[
               opened for the array is closed.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
+        run: md::remove,
     },
     Command {
         name: "md-replace",
         doc: "Replaces a member by a spare while the member stays in use, as mdadm --replace.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
+        run: md::replace,
     },
     Command {
         name: "md-check",
         doc: "Begins to compare all parity of an array with its data, as mdadm --action=check.",
         arguments: &[ARRAY],
         result: MEMBERS,
+        run: md::check,
     },
     Command {
         name: "md-repair",
         doc: "The same, and recomputes parity where it differs, as mdadm --action=repair.",
         arguments: &[ARRAY],
         result: MEMBERS,
+        run: md::repair,
     },
     Command {
         name: "md-stop",
@@ -331,6 +305,7 @@ pub static COMMANDS: &[Command] = &[
               that it is clean, and devices that were opened for it are closed.",
         arguments: &[ARRAY],
         result: MEMBERS,
+        run: md::stop,
     },
     Command {
         name: "md-assemble",
@@ -348,18 +323,21 @@ pub static COMMANDS: &[Command] = &[
             optional("read_only", Type::Bool, "Write nothing, to the members neither."),
         ],
         result: MEMBERS,
+        run: md::assemble,
     },
     Command {
         name: "group-create",
         doc: "Makes a throttle group without limits, as mkdir makes a cgroup.",
         arguments: &[required("path", PATH, "Its path; the group above it is there.")],
         result: &[("path", "its path")],
+        run: groups::create,
     },
     Command {
         name: "group-remove",
         doc: "Removes a throttle group that no export, client or group below it uses, as rmdir.",
         arguments: &[required("path", PATH, "Its path.")],
         result: &[("path", "the path that is free now")],
+        run: groups::remove,
     },
     Command {
         name: "group-set",
@@ -377,6 +355,7 @@ pub static COMMANDS: &[Command] = &[
             ("path", "the group's path"),
             ("io_max", "{ device, rbps, wbps, riops, wiops } as they are now; null is max"),
         ],
+        run: groups::set,
     },
     Command {
         name: "group-list",
@@ -386,6 +365,7 @@ pub static COMMANDS: &[Command] = &[
             "groups",
             "a list of { path, members (clients in it), io_max }, the root (`/`) first; io_max is a list of { device, rbps, wbps, riops, wiops }; null is max",
         )],
+        run: groups::list,
     },
     Command {
         name: "group-stat",
@@ -398,6 +378,7 @@ pub static COMMANDS: &[Command] = &[
             "groups",
             "a list of { path, io_stat }; io_stat is a list of { device, rbytes, wbytes, rios, wios, dbytes, dios }",
         )],
+        run: groups::stat,
     },
     Command {
         name: "iostat",
@@ -412,6 +393,7 @@ pub static COMMANDS: &[Command] = &[
                  discards, discards_merged, sectors_discarded, discard_ms, flushes, flush_ms }",
             ),
         ],
+        run: statistics::iostat,
     },
     Command {
         name: "lockstat",
@@ -430,6 +412,7 @@ pub static COMMANDS: &[Command] = &[
                  holdtime_max_ns, holdtime_total_ns, holdtime_avg_ns }; null is not known",
             ),
         ],
+        run: statistics::lockstat,
     },
     Command {
         name: "poll-mode",
@@ -440,6 +423,7 @@ pub static COMMANDS: &[Command] = &[
             "asleep (interrupt), polling all the while (poll), or as pays off (adaptive).",
         )],
         result: &[("mode", "interrupt, poll or adaptive")],
+        run: statistics::poll_mode,
     },
     Command {
         name: "version",
@@ -451,122 +435,6 @@ pub static COMMANDS: &[Command] = &[
             ("pid", "the server's process"),
             ("stack", "the stack's name"),
         ],
+        run: statistics::version,
     },
 ];
-
-/// Error codes with what they mean.
-pub const CODES: [(&str, &str); 11] = [
-    ("bad-request", "the line is no request: not JSON, too long, keys missing or unknown"),
-    ("unknown-command", "there is no such command"),
-    ("not-found", "there is no such device, attribute or group"),
-    ("out-of-range", "the value is not permitted; the message names the permitted ones"),
-    ("unsupported", "the attribute is read-only, or this device cannot change it"),
-    ("failed", "the change was tried and failed"),
-    ("exists", "there is a device of that name, or such a group"),
-    ("bad-table", "the table is wrong, or does not fit what is there; the message says where"),
-    (
-        "in-use",
-        "an export or a table uses the device, or it holds something; or an export, a client or a group below uses the group",
-    ),
-    ("timed-out", "the volume did not get quiet in time, or the array did not finish in time"),
-    (
-        "busy",
-        "another client is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection of a new client, or of an idle one)",
-    ),
-];
-
-const EXAMPLE: &str = "\
-{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":2},\"id\":1}
-{\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\",\"warning\":null}}
-{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":3}}
-{\"error\":{\"code\":\"out-of-range\",\"message\":\"`queue/nomerges`: `3` is out of range; permitted: a whole number from 0 to 2\"}}
-{\"command\":\"lockstat\",\"arguments\":{\"hold\":true}}
-{\"result\":{\"hold\":true,\"classes\":[{\"class\":\"control\",\"contentions\":0,\"waits\":0,\"waittime_min_ns\":0,\"waittime_max_ns\":0,\"waittime_total_ns\":0,\"waittime_avg_ns\":0,\"acquisitions\":1,\"holds\":0,\"holdtime_min_ns\":null,\"holdtime_max_ns\":null,\"holdtime_total_ns\":null,\"holdtime_avg_ns\":null}]}}
-";
-
-fn intro() -> String {
-    format!(
-        "A running server listens on a Unix socket of mode 0600: $XDG_RUNTIME_DIR/drystone/NAME.sock (for\n\
-         root /run/drystone/NAME.sock), NAME being the stack file's stem, or what --control says. Each line\n\
-         is one request in JSON of at most {} bytes, and each gets one line in answer, in order:\n\
-         {{\"command\": NAME, \"arguments\": {{...}}, \"id\": ANY}}. `arguments` may be left out when there are\n\
-         none; `id` comes back as it was written. A key that is given twice is refused. The answer has\n\
-         either `result` or `error` with `code` and `message`. A client that is silent for 30 s is\n\
-         disconnected. The server has 64 clients at a time; when one more connects, the client that has\n\
-         been idle for longest is disconnected. This is protocol {PROTOCOL}.\n",
-        MAX_LINE_BYTES
-    )
-}
-
-/// `drystone help control`.
-pub fn help_text() -> String {
-    let mut out = intro().replace('`', "");
-    out.push_str("\nCommands\n");
-    for command in COMMANDS {
-        let names: Vec<String> = command.arguments.iter().map(Argument::usage).collect();
-        let _ = write!(out, "\n  {}\n", [&[command.name.to_owned()], &*names].concat().join(" "));
-        out.push_str(&indented(command.doc));
-        for argument in command.arguments {
-            out.push_str(&indented(&format!("{}: {}", argument.name, argument.doc)));
-        }
-    }
-    out.push_str("\nAttributes\n");
-    for attribute in ATTRIBUTES {
-        let _ = write!(
-            out,
-            "\n  {} ({})\n{}",
-            attribute.name,
-            attribute.mode.name(),
-            indented(attribute.doc)
-        );
-        if attribute.ty.is_some() {
-            out.push_str(&indented(&format!("Permitted: {}.", attribute.permitted())));
-        }
-    }
-    out.push_str("\nErrors\n");
-    for (code, meaning) in CODES {
-        let _ = write!(out, "\n  {code}\n{}", indented(meaning));
-    }
-    out
-}
-
-/// `docs/control.md`.
-pub fn markdown() -> String {
-    let mut out = String::from("# The control socket\n\n");
-    out.push_str(
-        "<!-- Generated from the schema by the tests of crates/stack: do not edit. -->\n\n",
-    );
-    let _ = write!(out, "{}\n```json\n{EXAMPLE}```\n\n## Commands\n", intro());
-    for command in COMMANDS {
-        let _ = write!(out, "\n### `{}`\n\n{}\n", command.name, command.doc);
-        if !command.arguments.is_empty() {
-            out.push_str("\n| argument | takes | meaning |\n|---|---|---|\n");
-        }
-        for argument in command.arguments {
-            let optional = if argument.required { "" } else { "; may be left out" };
-            let takes = argument.ty.expected() + optional;
-            let _ = writeln!(out, "| `{}` | {takes} | {} |", argument.name, argument.doc);
-        }
-        out.push_str("\n| result | what |\n|---|---|\n");
-        for (key, what) in command.result {
-            let _ = writeln!(out, "| `{key}` | {what} |");
-        }
-    }
-    out.push_str("\n## Attributes\n\n| name | mode | permitted | meaning |\n|---|---|---|---|\n");
-    for attribute in ATTRIBUTES {
-        let (name, mode) = (attribute.name, attribute.mode.name());
-        let _ =
-            writeln!(out, "| `{name}` | {mode} | {} | {} |", attribute.permitted(), attribute.doc);
-    }
-    out.push_str("\n## Errors\n\n| code | meaning |\n|---|---|\n");
-    for (code, meaning) in CODES {
-        let _ = writeln!(out, "| `{code}` | {meaning} |");
-    }
-    out
-}
-
-/// The example requests of the docs, for their test.
-#[cfg(test)]
-pub(super) fn example() -> Vec<&'static str> {
-    EXAMPLE.lines().collect()
-}
