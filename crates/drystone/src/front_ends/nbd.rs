@@ -12,7 +12,7 @@ use drystone_stack::live::LiveListener;
 use drystone_stack::nbd_uri;
 use drystone_stack::spec::Listener as Address;
 
-use super::{At, FrontEnd};
+use super::front_end::{At, FrontEnd};
 use crate::ending::Ending;
 use crate::unix_socket::{self, Place};
 

@@ -16,7 +16,8 @@ use crate::parse::fields::Check;
 use crate::spec::{ExportSpec, FuseSpec, StackSpec};
 use crate::used_files::{Identity, Kind, Seen, folder};
 
-use super::{FrontEnd, Section, exposed};
+use super::exposed;
+use super::front_end::{FrontEnd, Section};
 
 /// Files, by FUSE.
 pub(crate) struct Fuse;

@@ -3,57 +3,23 @@
 //! A front end is a file here, and a line in [`ALL`]. Its keys stand with all others in
 //! [`crate::schema`], and what they say in a field of [`ExportSpec`].
 
-use std::path::Path;
-
-use crate::diagnostic::{Findings, Span};
-use crate::parse::fields::{Check, Fields};
+use crate::diagnostic::Findings;
+use crate::parse::fields::Check;
 use crate::spec::{ExportSpec, StackSpec};
 use crate::used_files::Seen;
 
 mod certificates;
 mod exposed;
+mod front_end;
 pub(crate) mod fuse;
 pub(crate) mod nbd;
 
 pub use certificates::certificate_warnings;
 pub(crate) use certificates::tls;
-
-/// What a stack file says of one front end.
-pub(crate) trait FrontEnd: Sync {
-    /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong with them.
-    /// The export also appears as `file`, whatever the section says.
-    fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec);
-
-    /// Whether its clients have a user id.
-    fn knows_users(&self, export: &ExportSpec) -> bool;
-
-    /// Reports exports that contradict one another.
-    fn check(&self, stack: &StackSpec, findings: &mut Findings);
-
-    /// Reports what is wrong with the files that exports name, or with two that are the same. Looks, changes nothing.
-    fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings);
-
-    /// How clients reach the export by it: URIs, or paths.
-    fn ways_in(&self, export: &ExportSpec) -> Vec<String>;
-
-    /// The same for the tree of a stack, with its name; `None` if the export does not use it.
-    fn explain(&self, export: &ExportSpec) -> Option<String>;
-}
+pub(crate) use front_end::{FrontEnd, Section};
 
 /// All front ends, in the order in which ways in are listed.
 static ALL: [&dyn FrontEnd; 2] = [&nbd::Nbd, &fuse::Fuse];
-
-/// An `[export.NAME]` section that is being read.
-pub(crate) struct Section<'a> {
-    /// Its values.
-    pub fields: &'a Fields,
-    /// Its place: `export/NAME`.
-    pub path: &'a str,
-    /// Where its name stands.
-    pub name: &'a Span,
-    /// Where the export also appears as a file.
-    pub file: Option<&'a Path>,
-}
 
 /// Takes the keys of all front ends out of a section.
 pub(crate) fn read(check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {

@@ -10,7 +10,8 @@ use crate::spec::{ExportSpec, Listener, StackSpec, TlsSpec};
 use crate::uri::nbd_uri;
 use crate::used_files::{Identity, Kind, Seen, Used, folder};
 
-use super::{FrontEnd, Section, exposed};
+use super::exposed;
+use super::front_end::{FrontEnd, Section};
 
 /// NBD, over Unix sockets and TCP.
 pub(crate) struct Nbd;
@@ -218,7 +219,7 @@ fn tls_files(stack: &StackSpec, findings: &mut Findings) {
             }
         }
         if is_readable {
-            super::tls(stack, export, findings);
+            super::certificates::tls(stack, export, findings);
         }
     }
 }

@@ -12,13 +12,11 @@ use crate::parse::node::Entry;
 use crate::schema::{EXPORT, TLS};
 use crate::spec::{Allowed, Client, ExportSpec, Listener, TlsMode, TlsSpec};
 
-use super::table_of;
-
 /// Builds an export, or reports why not. It appears as `file`, whatever its section says.
 pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Option<ExportSpec> {
     let errors = check.findings.errors();
     let path = format!("export/{}", section.key);
-    let fields = check.table(&[EXPORT], table_of(&section.node), &path, &section.key_span);
+    let fields = check.table(&[EXPORT], section.node.entries(), &path, &section.key_span);
     if check.findings.errors() > errors {
         return None;
     }

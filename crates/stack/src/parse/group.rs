@@ -10,13 +10,11 @@ use crate::parse::node::Entry;
 use crate::schema::GROUP;
 use crate::spec::GroupSpec;
 
-use super::table_of;
-
 /// Builds a group, or reports why not.
 pub fn group(check: &mut Check<'_>, section: &Entry) -> Option<GroupSpec> {
     let errors = check.findings.errors();
     let path = format!("group/{}", place(&section.key));
-    let fields = check.table(&[GROUP], table_of(&section.node), &path, &section.key_span);
+    let fields = check.table(&[GROUP], section.node.entries(), &path, &section.key_span);
     let io = fields.fields("io").map_or(&[][..], |io| io.list("max"));
     let lines = io.iter().filter_map(|value| match value {
         Value::IoMax(line) => Some(line.clone()),

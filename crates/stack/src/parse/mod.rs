@@ -26,7 +26,7 @@ use crate::graph::{self, Broken};
 use crate::group::{MAX_GROUPS, check_path, place};
 use crate::names::{is_name, name_hint};
 use crate::parse::fields::Check;
-use crate::parse::node::{Entry, Node, Raw, parse_toml, parse_words};
+use crate::parse::node::{Entry, Raw, parse_toml, parse_words};
 use crate::schema::{QUEUE, SERVER};
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, GroupSpec, Places, ServerSpec, StackSpec};
 
@@ -161,7 +161,7 @@ fn build(check: &mut Check<'_>, file: Option<&Path>) -> Option<Built> {
     let mut broken = Broken::new();
     let mut devices = Vec::new();
     for section in sections(check, &entries, "device", MAX_SECTIONS) {
-        match device(check, &section.key, &section.key_span, table_of(&section.node)) {
+        match device(check, &section.key, &section.key_span, section.node.entries()) {
             Some(device) => devices.push(device),
             None => _ = broken.insert(section.key.clone()),
         }
@@ -188,17 +188,10 @@ fn exports(check: &mut Check<'_>, entries: &[Entry], mut file: Option<&Path>) ->
     let built = sections.into_iter().filter_map(|section| {
         let is_default =
             |entry: &Entry| entry.key == "default" && matches!(entry.node.value, Raw::Bool(true));
-        let has_file = is_one || table_of(&section.node).iter().any(is_default);
+        let has_file = is_one || section.node.entries().iter().any(is_default);
         export(check, section, if has_file { file.take() } else { None })
     });
     built.collect()
-}
-
-fn table_of(node: &Node) -> &[Entry] {
-    match &node.value {
-        Raw::Table(entries) => entries,
-        _ => &[],
-    }
 }
 
 /// The `[SECTION.NAME]` tables of a section, with names checked.
@@ -257,7 +250,7 @@ fn server(check: &mut Check<'_>, entries: &[Entry]) -> Option<ServerSpec> {
         return None;
     }
     let errors = check.findings.errors();
-    let inner = entry.map_or(&[][..], |entry| table_of(&entry.node));
+    let inner = entry.map_or(&[][..], |entry| entry.node.entries());
     let fields = check.table(&[SERVER], inner, "server", &span);
     if check.findings.errors() > errors {
         // Its values are wrong and reported; the rest is still checked with these.

@@ -63,6 +63,14 @@ impl Node {
         }
     }
 
+    /// The keys of a table; of another value none.
+    pub fn entries(&self) -> &[Entry] {
+        match &self.value {
+            Raw::Table(entries) => entries,
+            _ => &[],
+        }
+    }
+
     /// The text of a quoted text or a word.
     pub fn text(&self) -> Option<&str> {
         match &self.value {

@@ -12,7 +12,7 @@ use drystone_exports::fuse::kernel::MountError;
 use drystone_stack::StackSpec;
 use drystone_stack::live::LiveMount;
 
-use super::{At, FrontEnd};
+use super::front_end::{At, FrontEnd};
 use crate::io_flusher;
 use crate::output;
 use files::Files;
