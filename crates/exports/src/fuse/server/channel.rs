@@ -366,3 +366,90 @@ impl KernelChannel {
         other.into_iter().for_each(|buf| buffers.give(buf));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::server::testing::{buffers, sockets};
+
+    /// A channel by a descriptor, its buffers, and the kernel's end.
+    fn channel() -> (KernelChannel, Buffers, OwnedFd) {
+        let ((kernel, device), mut buffers) = (sockets(), buffers());
+        let data = buffers.take(MAX_WRITE as usize).expect("memory");
+        (KernelChannel::new(Descriptor::new(device, data), None), buffers, kernel)
+    }
+
+    fn to(unique: u64) -> ReplyTo {
+        ReplyTo { unique, entry: None }
+    }
+
+    fn answer(kernel: &OwnedFd) -> Option<Vec<u8>> {
+        let mut bytes = [0; 8192];
+        let length = rustix::io::read(kernel, &mut bytes).ok()?;
+        Some(bytes[..length].to_vec())
+    }
+
+    #[test]
+    fn each_answer_has_its_header() {
+        let (mut channel, mut buffers, kernel) = channel();
+        channel.answer(to(2), 5);
+        assert_eq!(answer(&kernel), Some(proto::header(2, 5, 0).to_vec()));
+        let fill = |out: &mut [u8]| {
+            out[..3].copy_from_slice(b"abc");
+            3
+        };
+        channel.answer_with(to(4), fill);
+        assert_eq!(answer(&kernel), Some([&proto::header(4, 0, 3)[..], b"abc"].concat()));
+        let mut buf = buffers.take(512).expect("memory");
+        buf[DATA_AT + 100..DATA_AT + 104].fill(7);
+        channel.answer_data(to(6), buf, DATA_AT + 100..DATA_AT + 104, &mut buffers);
+        assert_eq!(answer(&kernel), Some([&proto::header(6, 0, 4)[..], &[7; 4]].concat()));
+    }
+
+    #[test]
+    fn a_closed_channel_answers_nothing_and_gives_buffers_back() {
+        let (mut channel, mut buffers, kernel) = channel();
+        channel.close();
+        let long = |buffers: &mut Buffers| buffers.take(MAX_WRITE as usize);
+        let mut taken: Vec<_> = std::iter::from_fn(|| long(&mut buffers)).collect();
+        assert!(!buffers.has_room());
+        let buf = taken.pop().expect("there are some");
+        channel.answer_data(to(2), buf, DATA_AT..DATA_AT + 512, &mut buffers);
+        channel.answer(to(4), 0);
+        channel.answer_with(to(6), |_| 0);
+        assert!(buffers.has_room() && answer(&kernel).is_none());
+        assert!(!channel.begin_busy_poll(), "nothing was answered");
+    }
+
+    #[test]
+    fn batches_grow_while_requests_come_and_shrink_after() {
+        let (mut channel, ..) = channel();
+        let mut sizes = Vec::new();
+        for _ in 0..7 {
+            sizes.push(channel.batch());
+            assert!(channel.end_batch(channel.batch()), "it was full");
+        }
+        assert_eq!(sizes, [1, 2, 4, 8, 16, 32, BATCH_MAX]);
+        assert!(!channel.end_batch(3) && channel.batch() == 3);
+        assert!(!channel.end_batch(0) && channel.batch() == 3, "nothing came");
+    }
+
+    #[test]
+    fn it_polls_after_an_answer_and_once_at_a_time() {
+        let (mut channel, _buffers, kernel) = channel();
+        assert_eq!(channel.read(), Received::Nothing);
+        assert!(channel.needs_poll() && !channel.begin_busy_poll());
+        channel.answer(to(2), 0);
+        assert!(channel.begin_busy_poll());
+        channel.end_busy_poll(false);
+        assert!(!channel.begin_busy_poll());
+        let mut begun = Vec::new();
+        channel.begin_polls(|poll, _| begun.push(poll));
+        channel.begin_polls(|poll, _| begun.push(poll));
+        assert_eq!((begun, channel.polls().count()), (vec![Event::Poll], 1));
+        rustix::io::write(&kernel, &[0; 40]).expect("room");
+        channel.end_poll(Event::Poll, true);
+        assert!(channel.is_readable() && channel.polls().count() == 0);
+        assert_eq!((channel.read(), channel.requests()), (Received::Request(40), 1));
+    }
+}

@@ -7,7 +7,8 @@ mod disk;
 use super::buffers::Buffers;
 use super::{Incoming, Kind, Mount, MountOptions};
 use crate::server::{Clients, Membership, Reserve, Volume, Work};
-pub(super) use disk::{Disk, Handle};
+pub(super) use disk::Disk;
+use disk::Handle;
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
@@ -24,7 +25,12 @@ pub(super) const BLOCK: u64 = 512;
 
 /// A mount of one file, for one session.
 pub(super) fn mount_of(lock: &Arc<RangeLock>) -> Arc<Mount> {
-    Mount::new(options(), vec![volume(lock)], 1)
+    mount_on(&Disk::new(SIZE as usize, BLOCK as u32), lock)
+}
+
+/// A mount of one file on `disk`, for one session.
+pub(super) fn mount_on(disk: &Arc<Disk>, lock: &Arc<RangeLock>) -> Arc<Mount> {
+    Mount::new(options(), vec![volume(disk, lock)], 1)
 }
 
 /// The kernel's end of a descriptor, and the session's.
@@ -39,12 +45,12 @@ pub(super) fn buffers() -> Buffers {
     Buffers::new(Reserve::new(None, counters), 1).expect("there is memory")
 }
 
-fn volume(lock: &Arc<RangeLock>) -> Volume {
+fn volume(disk: &Arc<Disk>, lock: &Arc<RangeLock>) -> Volume {
     let clock = ManualClock::new(1);
     let groups = Groups::new(clock.clone(), &LockRegistry::new(clock));
     Volume {
         name: "vol".to_owned(),
-        device: Arc::new(Handle(Disk::new(SIZE as usize, BLOCK as u32))),
+        device: Arc::new(Handle(disk.clone())),
         read_only: false,
         priority: Priority::default(),
         membership: Membership::new(groups, ""),
@@ -68,7 +74,7 @@ fn options() -> MountOptions {
     }
 }
 
-/// What a session is made of, and the kernel's end of it.
+/// The parts of a session, and the kernel's end of it.
 pub(super) fn incoming(lock: &Arc<RangeLock>) -> (Incoming, OwnedFd) {
     let (kernel, device) = sockets();
     (Incoming { mount: mount_of(lock), number: 0, device }, kernel)

@@ -87,3 +87,42 @@ impl Volumes {
         Ok(Target::of(volume, geometry))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fuse::proto::ROOT;
+    use crate::fuse::server::testing::{BLOCK, Disk, SIZE, mount_on, work};
+    use drystone_core::range_lock::RangeLock;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    #[test]
+    fn a_request_behind_the_known_end_asks_for_the_size() {
+        let (mut work, disk) = (work(), Disk::new(2 * SIZE as usize, BLOCK as u32));
+        disk.size.store(SIZE, Relaxed);
+        let mount = mount_on(&disk, &RangeLock::new());
+        let mut volumes = Volumes::open(&mount, &mut work);
+        assert!(volumes.device(0).is_some());
+        disk.size.store(2 * SIZE, Relaxed);
+        let mut size_at = |end| volumes.target(&mount, ROOT, end).map(|target| target.size);
+        assert_eq!(size_at(SIZE), Ok(SIZE), "what is known suffices");
+        assert_eq!(size_at(SIZE + 1), Ok(2 * SIZE));
+        assert_eq!(size_at(0), Ok(2 * SIZE), "it is known from now on");
+        assert_eq!(volumes.geometry(0).size, 2 * SIZE);
+    }
+
+    #[test]
+    fn only_files_of_the_mount_are_targets() {
+        let mut work = work();
+        let mount = mount_on(&Disk::new(SIZE as usize, BLOCK as u32), &RangeLock::new());
+        let mut volumes = Volumes::open(&mount, &mut work);
+        for node in [0, ROOT + 1, u64::MAX] {
+            assert_eq!(volumes.target(&mount, node, 0), Err(errno::EINVAL));
+        }
+        let target = volumes.target(&mount, ROOT, 0).expect("the file");
+        assert_eq!((target.volume, target.block, target.read_only), (0, BLOCK, false));
+        assert_eq!(target.blocks(&(100..600)).all(), 0..1024);
+        volumes.0[0].device = None;
+        assert_eq!(volumes.target(&mount, ROOT, 0), Err(errno::EIO), "it could not be opened");
+    }
+}
