@@ -12,6 +12,7 @@
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 
 mod handshake;
+mod ring_io;
 mod transmission;
 
 use super::coalesce::Coalesce;
@@ -21,7 +22,7 @@ use super::limits::Permit;
 use super::peer::{Origin, Peer};
 use super::progress::Progress;
 use super::service::Service;
-use super::stream::{Sent, Stream};
+use super::stream::Stream;
 use super::window::{Cost, Windows};
 use crate::nbd::handshake::Handshake;
 use crate::nbd::request::{Refusal, Request};
@@ -33,14 +34,10 @@ use drystone_core::ring::SendPart;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
 use drystone_throttle::Member;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-
-/// Payload that is still missing at least this many bytes is received in place.
-const DIRECT_BYTES: usize = 16 << 10;
 
 /// Bytes that are asked for in one go before they are sent on their way: what fits a core's
 /// cache, so that data copied there is still there when the socket takes it.
@@ -338,67 +335,6 @@ impl Connection {
         is_over
     }
 
-    /// A receive ended: with so many bytes, or an error if not positive; `None` if it was cut
-    /// short.
-    pub(super) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
-        self.stream.receiving = false;
-        self.coalesce.receive();
-        self.has_spoken |= result.is_some_and(|result| result > 0);
-        self.progress.note(result.filter(|_| self.payload.is_some()));
-        self.stream.received(buf, result.unwrap_or(0).max(0) as usize);
-        if result.is_some_and(|result| result <= 0) {
-            self.end_of_input();
-        }
-    }
-
-    /// A receive into a write's data ended; as above.
-    pub(super) fn received_payload(&mut self, buf: IoBuf, result: Option<i32>) {
-        self.stream.receiving = false;
-        self.progress.note(result);
-        if let Some(payload) = &mut self.payload {
-            payload.buf = Some(buf);
-            payload.got += result.unwrap_or(0).max(0) as usize;
-        }
-        if result.is_some_and(|result| result <= 0) {
-            self.end_of_input();
-        }
-    }
-
-    /// The client sends no more. Its requests are still done, and its replies are sent if
-    /// it still reads. A Unix socket says if it does not; of others the first reply tells.
-    fn end_of_input(&mut self) {
-        if self.life == Life::Open {
-            self.life = Life::Draining;
-        }
-        let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
-        let told = poll(&mut socket, Some(&Timespec::default()));
-        if told.is_ok() && socket[0].revents().contains(PollFlags::HUP) {
-            self.kill();
-        }
-    }
-
-    /// Ends a send; as above. Returns the parts that are left.
-    pub(super) fn sent(
-        &mut self,
-        parts: Vec<SendPart>,
-        result: Option<i32>,
-    ) -> Option<Vec<SendPart>> {
-        self.progress.note(result);
-        if result.is_some_and(|result| result <= 0) {
-            let lost = self.stream.send_failed();
-            self.windows.end(lost);
-            self.kill();
-            return None;
-        }
-        match self.stream.sent(&mut self.pool, parts, result.unwrap_or(0) as usize) {
-            Sent::Rest(parts) => Some(parts),
-            Sent::All(replies) => {
-                self.windows.end(replies);
-                None
-            }
-        }
-    }
-
     /// A bio of this connection came back.
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
         if let Some(Phase::Transmission(_, service)) = &mut self.phase {
@@ -460,89 +396,5 @@ impl Connection {
             }
         }
         false
-    }
-
-    /// The next operation to start on the ring, if any. Call until it wants nothing more.
-    pub(super) fn wants(&mut self) -> Option<Want> {
-        if self.stream.lost && self.life != Life::Dead {
-            self.kill();
-        }
-        if self.life == Life::Dead {
-            return None;
-        }
-        if self.life == Life::Draining && !self.stream.wants_send() {
-            self.finish_draining();
-        }
-        if self.stream.wants_send() {
-            let parts = self.stream.take_send(&mut self.pool);
-            if !parts.is_empty() {
-                self.progress.begin_owing(self.payload.is_none());
-            }
-            if !parts.is_empty() {
-                return Some(Want::Send(parts));
-            }
-        }
-        if self.life != Life::Open {
-            return None;
-        }
-        if self.stream.receiving || self.is_paused() {
-            return None;
-        }
-        self.wants_receive()
-    }
-
-    fn wants_receive(&mut self) -> Option<Want> {
-        let drained = self.stream.is_drained();
-        if drained
-            && self.stream.is_plain()
-            && let Some(payload) = &mut self.payload
-            && payload.request.length as usize - payload.got >= DIRECT_BYTES
-            && let Some(buf) = payload.buf.take()
-        {
-            self.stream.receiving = true;
-            let end = payload.at + payload.request.length as usize;
-            let range = payload.at + payload.got..end;
-            return Some(Want::ReceivePayload(buf, range));
-        }
-        if self.delaying {
-            return None;
-        }
-        if self.coalesce.delays() && !self.in_handshake() && drained {
-            self.delaying = true;
-            return Some(Want::ReceiveLater);
-        }
-        self.receive_now()
-    }
-
-    /// The moment is over for which the next receive waited.
-    pub(super) fn delay_over(&mut self) -> Option<Want> {
-        self.delaying = false;
-        let may = self.life == Life::Open && !self.stream.receiving && !self.is_paused();
-        if may { self.receive_now() } else { None }
-    }
-
-    fn receive_now(&mut self) -> Option<Want> {
-        let buf = self.stream.take_receive_buffer()?;
-        self.stream.receiving = true;
-        let all = 0..buf.len();
-        Some(Want::Receive(buf, all))
-    }
-
-    /// Draining, with nothing to send: close once nothing is in flight.
-    fn finish_draining(&mut self) {
-        if self.has_bios() || self.stream.sending {
-            return;
-        }
-        if let Some(tls) = self.stream.tls()
-            && !tls.is_handshaking()
-            && !self.goodbye
-        {
-            self.goodbye = true;
-            tls.close_notify();
-            if self.stream.wants_send() {
-                return;
-            }
-        }
-        self.kill();
     }
 }
