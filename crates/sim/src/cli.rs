@@ -11,7 +11,7 @@ use clap::Parser;
 use drystone::failure::Failure;
 use drystone::output;
 
-use crate::mixed::Outcome;
+use crate::outcome::Outcome;
 use crate::runner::{self, Order, SCENARIOS, Scenario, Summary};
 use crate::{HAS_POINTS, MISTAKES, Mistake, mistake, shrink, trace};
 

@@ -1,10 +1,12 @@
 //! Many seeds, one after the other on each of some threads. Every simulation stays on its thread.
 
 use crate::counts::Counts;
-use crate::mixed::{self, Keep, Outcome};
-use crate::{fiber, shrink};
-use std::cell::RefCell;
-use std::panic;
+use crate::mixed;
+use crate::order::Keep;
+pub use crate::order::Order;
+use crate::outcome::Outcome;
+pub use crate::panics::quiet_panics;
+use crate::shrink;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 
@@ -17,19 +19,6 @@ pub struct Scenario {
     pub what: &'static str,
     /// Runs a seed of it.
     pub run: fn(&Order) -> Outcome,
-}
-
-/// What a scenario is to do.
-#[derive(Clone, Debug, Default)]
-pub struct Order {
-    /// The seed.
-    pub seed: u64,
-    /// Do only these I/Os.
-    pub keep: Option<Keep>,
-    /// Keep what happens, line by line.
-    pub trace: bool,
-    /// Make this mistake, one of [`crate::MISTAKES`].
-    pub mistake: Option<&'static str>,
 }
 
 /// All scenarios, the default one first.
@@ -100,28 +89,6 @@ pub struct Summary {
     pub counts: Counts,
     /// The first seed that failed, with its outcome.
     pub failed: Option<(u64, Outcome)>,
-}
-
-thread_local! {
-    /// Where the last panic of a fiber of this thread was.
-    static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// Panics of fibers are failures that are reported later: they print nothing. Once a process.
-pub fn quiet_panics() {
-    let before = panic::take_hook();
-    panic::set_hook(Box::new(move |info| {
-        if !fiber::is_inside() {
-            return before(info);
-        }
-        let place = info.location().map_or_else(String::new, ToString::to_string);
-        PANICKED.set(Some(place));
-    }));
-}
-
-/// Where the last panic of a fiber of this thread was; forgets it.
-pub(crate) fn panic_place() -> Option<String> {
-    PANICKED.take()
 }
 
 /// Run the seeds that `next` gives until it gives none or one fails. `each` hears of every one, on

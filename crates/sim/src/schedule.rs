@@ -9,7 +9,7 @@
 #[cfg(drystone_sim)]
 use crate::fiber;
 use crate::fiber::{Fiber, Pause, Ran};
-use crate::runner;
+use crate::panics;
 use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
@@ -271,7 +271,7 @@ impl Scheduler {
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    let place = runner::panic_place().unwrap_or_default();
+    let place = panics::panic_place().unwrap_or_default();
     format!("{} ({place})", text.unwrap_or_else(|| "without a word".to_owned()))
 }
 

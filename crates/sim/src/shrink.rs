@@ -4,7 +4,7 @@
 //! 2002): leave out ever smaller parts of the I/Os and keep what still fails. An I/O that is left out
 //! changes the order of everything after it, so the smaller failure may be another one; it is one.
 
-use crate::mixed::Keep;
+use crate::order::Keep;
 
 /// The highest number that an I/O can have.
 const NUMBER_MAX: u64 = 1 << 24;

@@ -1,7 +1,7 @@
 //! The lines of a trace that tell the way of one I/O: its own, those of others that touch the same
 //! sectors of the same device, what disks did for them, and whatever changed meanwhile.
 
-use crate::mixed::Line;
+use crate::outcome::Line;
 use std::collections::BTreeSet;
 use std::ops::Range;
 

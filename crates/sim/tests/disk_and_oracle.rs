@@ -126,7 +126,7 @@ impl User {
             Asked::Flush(flush) => {
                 self.oracle.flush_ends(flush, how == Ended::Ok);
                 if how == Ended::Failed && self.tells && self.disk.faults().flush_error_drops {
-                    self.oracle.may_lose(0..SECTORS);
+                    self.oracle.drop_undurable(0..SECTORS);
                 }
             }
         }
@@ -329,7 +329,7 @@ fn a_disk_that_lies_is_reported_unless_the_oracle_knows() {
     let mut lying = options(512);
     lying.lying = true;
     assert!(reports_of(&lying, 1, |_| ()).0 >= 30);
-    assert_eq!(reports_of(&lying, 1, |oracle| oracle.lies(0..SECTORS)).0, 0);
+    assert_eq!(reports_of(&lying, 1, |oracle| oracle.distrust_flushes(0..SECTORS)).0, 0);
 }
 
 #[test]

@@ -120,7 +120,7 @@ impl Admin {
             let is_good = lost != Some(disk)
                 && state.is_some_and(|(_, has_bad_blocks)| !has_bad_blocks)
                 && self.run.world.disk(disk, |disk| disk.is_on() && disk.cut_at().is_none())
-                && !self.run.hurt.borrow().contains(&disk);
+                && !self.run.health.is_hurt(disk);
             DiskCondition { state: state.map(|(state, _)| state), is_good }
         };
         (0..self.run.world.disks()).map(condition).collect()
@@ -136,7 +136,7 @@ impl Admin {
         let safe = safe_roles(&self.conditions(&status, Some(disk)));
         let is_spared = parity_fits(&status) && self.makes_up_for(&status, safe);
         if is_spared {
-            self.run.hurt.borrow_mut().insert(disk);
+            self.run.health.hurt(disk);
         }
         is_spared
     }
@@ -172,7 +172,7 @@ impl Admin {
             Some((_, false)) => {}
             None => self.add(disk),
         }
-        self.run.hurt.borrow_mut().remove(&disk);
+        self.run.health.heal(disk);
     }
 
     pub(super) fn back(&self, disk: usize, is_new: bool) {
@@ -190,11 +190,10 @@ impl Admin {
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
         // What is answered when the power has gone, nobody hears.
-        self.run.was_adding.set(true);
+        self.run.health.begin_adding();
         let added = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
         if !self.is_over() {
-            self.run.was_adding.set(false);
-            added.iter().for_each(|()| _ = self.run.wiped.borrow_mut().remove(&disk));
+            self.run.health.end_adding(added.is_ok().then_some(disk));
         }
     }
 
@@ -204,7 +203,7 @@ impl Admin {
         let Ok(index) = cx.open(&self.start.device(&Self::name(disk))) else { return false };
         let mut bio = Bio::write(Sector(SUPERBLOCK.0), IoBuf::zeroed(SUPERBLOCK.1 * 512));
         bio.flags |= BioFlags::FUA;
-        self.run.wiped.borrow_mut().insert(disk);
+        self.run.health.wipe(disk);
         one(&mut cx, index, bio).status == Status::Ok
     }
 
@@ -271,7 +270,7 @@ impl Operator {
     pub(super) fn degrade(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
-        self.run.hurt.borrow_mut().insert(disk);
+        self.run.health.hurt(disk);
         if let Err(why) = admin.order("fail", Command::Fail(Admin::name(disk))) {
             self.run.world.fail(format!("a member cannot be failed: {why}"));
         }
@@ -346,12 +345,12 @@ impl Run {
             blocks.map(|block| block * BLOCK).filter(|at| oracle.is_open(*at, BLOCK)).collect();
         for at in open {
             if of.logged {
-                oracle.may_hold_anything(at, BLOCK);
+                oracle.permit_anything(at, BLOCK);
                 continue;
             }
             let in_row = at % row % of.chunk;
             for chunk in 0..of.data {
-                oracle.may_hold_anything(at - at % row + chunk * of.chunk + in_row, BLOCK);
+                oracle.permit_anything(at - at % row + chunk * of.chunk + in_row, BLOCK);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of each.
 
-use super::plan::{FaultPlan, Mix, Nature, Plan, Target, chance, of};
+use super::maintenance::ArrayEvent;
+use super::plan::{DeviceKind, FaultPlan, Mix, Plan, Target, chance, of};
 use super::redundancy::Redundancy;
-use super::upkeep::Happening;
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;
 use fastrand::Rng;
@@ -70,7 +70,7 @@ impl<'a> Builder<'a> {
             changes: 0,
             policy,
             nbd: None,
-            happening: Happening::Nothing,
+            array_event: ArrayEvent::Nothing,
         }
     }
 
@@ -84,14 +84,16 @@ impl<'a> Builder<'a> {
 
     /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a member is to
     /// come back, and with a spare more often if one is to take a place. How many spares it has.
-    pub(super) fn array(&mut self, happening: Happening) -> u64 {
+    pub(super) fn array(&mut self, array_event: ArrayEvent) -> u64 {
         let (kind, fewest) =
             of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);
         let members = self.rng.u64(fewest..=fewest + 2);
         let [one, too] = [self.rng.u64(0..2), self.rng.u64(0..2)];
-        let spares = if happening == Happening::Copied { one } else { one * too };
+        let spares = if array_event == ArrayEvent::Copied { one } else { one * too };
         let policy = match kind {
-            _ if happening == Happening::Returns => of(self.rng, &["resync", "bitmap", "bitmap"]),
+            _ if array_event == ArrayEvent::Returns => {
+                of(self.rng, &["resync", "bitmap", "bitmap"])
+            }
             "raid5" => of(self.rng, &["resync", "bitmap", "ppl"]),
             _ => of(self.rng, &["resync", "bitmap"]),
         };
@@ -134,7 +136,7 @@ impl<'a> Builder<'a> {
             block,
             disks: (0..self.disks.len()).collect(),
             lies_at: None,
-            nature: Nature::Keeps,
+            device_kind: DeviceKind::Keeps,
             fails: false,
             redundancy: Some(Redundancy {
                 parity,
@@ -314,20 +316,20 @@ impl<'a> Builder<'a> {
             }
         }
         // At least one that keeps data on disks, and whose table can be changed.
-        let is_plain = |target: &Target| target.nature == Nature::Keeps && !target.fails;
+        let is_plain = |target: &Target| target.device_kind == DeviceKind::Keeps && !target.fails;
         let has_tables = |target: &Target| is_plain(target) && !target.tables.is_empty();
         if !self.targets.iter().any(has_tables) {
             self.concat(99, 64);
         }
     }
 
-    fn nature(&self, leaves: &[usize]) -> Nature {
+    fn device_kind(&self, leaves: &[usize]) -> DeviceKind {
         if leaves.iter().any(|leaf| self.leaves[*leaf].lies) {
-            return Nature::Lies;
+            return DeviceKind::Lies;
         }
         match leaves.iter().all(|leaf| self.leaves[*leaf].keeps) {
-            true => Nature::Keeps,
-            false => Nature::Forgets,
+            true => DeviceKind::Keeps,
+            false => DeviceKind::Forgets,
         }
     }
 
@@ -357,7 +359,7 @@ impl<'a> Builder<'a> {
         tables: Vec<String>,
     ) {
         let block = leaves.iter().map(|leaf| self.leaves[*leaf].block).max().unwrap_or(1);
-        let nature = self.nature(leaves);
+        let device_kind = self.device_kind(leaves);
         let mut disks: Vec<_> = leaves.iter().filter_map(|leaf| self.leaves[*leaf].disk).collect();
         disks.sort_unstable();
         disks.dedup();
@@ -369,7 +371,7 @@ impl<'a> Builder<'a> {
             block,
             disks,
             lies_at: None,
-            nature,
+            device_kind,
             fails: false,
             redundancy: None,
             tables,
@@ -471,7 +473,7 @@ impl<'a> Builder<'a> {
         let target = self.targets.last_mut().expect("just added");
         target.fails = true;
         if features.contains("drop") {
-            target.nature = Nature::Drops;
+            target.device_kind = DeviceKind::Drops;
         }
     }
 
@@ -544,14 +546,14 @@ impl<'a> Builder<'a> {
     }
 
     fn nothing(&mut self, number: u64, sectors: u64) {
-        let (word, kind, nature) = of(
+        let (word, kind, device_kind) = of(
             self.rng,
-            &[("zero", "on zero", Nature::Zero), ("error", "on error", Nature::Error)],
+            &[("zero", "on zero", DeviceKind::Zero), ("error", "on error", DeviceKind::Error)],
         );
         let (name, table) = (format!("v{number}"), format!("0 {sectors} {word}\n"));
         self.volume(&name, &table);
         self.loaded(kind, name, &[], sectors, vec![table]);
         let target = self.targets.last_mut().expect("just added");
-        (target.nature, target.fails) = (nature, nature == Nature::Error);
+        (target.device_kind, target.fails) = (device_kind, device_kind == DeviceKind::Error);
     }
 }

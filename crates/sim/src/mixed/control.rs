@@ -62,7 +62,7 @@ impl Control {
     /// first one.
     pub(super) fn run(mut self, first: bool) {
         let changes = self.run.plan.changes;
-        let begin = self.run.begun.get();
+        let begin = self.run.progress.begun();
         // The others may have done it all before this begins.
         let share = self.start.limit().saturating_sub(begin);
         if first {
@@ -316,7 +316,7 @@ impl Control {
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
         let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");
-        self.run.open_anew(disk, || {
+        self.run.faults.open_anew(disk, &self.run.progress, || {
             let done = [(); 2].map(|()| self.runtime.reopen(&name, false));
             self.count(match &done[0] {
                 Ok(_) if has_failed => "reopen after a failed flush",
@@ -411,7 +411,7 @@ impl Control {
             let set = if reads { &mut faults.bad_reads } else { &mut faults.bad_writes };
             set.insert(sector);
         });
-        self.run.spoilt.borrow_mut().insert((disk, sector));
+        self.run.faults.spoil(disk, sector);
         self.count("bad sector");
     }
 

@@ -1,21 +1,21 @@
 //! The scenarios `crash` and `raid-crash`: a small stack under load, and all that a power cut may leave
 //! of it.
 
+use super::health::HealthSnapshot;
+use super::maintenance::ArrayEvent;
 use super::plan::{Plan, stack_file};
-use super::run::{Keep, Operator, Run, fresh};
-use super::upkeep::Happening;
+use super::run::{Operator, Run, fresh};
 use crate::counts::Counts;
 use crate::crash::{self, Subject};
 use crate::disk::Disk;
 use crate::fiber::Body;
-use crate::mixed::Outcome;
 use crate::oracle::Oracle;
-use crate::runner::Order;
+use crate::order::{Keep, Order};
+use crate::outcome::Outcome;
 use crate::world::World;
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 /// I/Os of a start after a cut, to see that the stack can be used.
@@ -59,13 +59,7 @@ struct Known {
     oracles: Vec<Oracle>,
     /// The stack had been started: an array that is cut off while it is made need not start again.
     is_made: bool,
-    /// An array lacked a member, or was about to.
-    was_hurt: bool,
-    /// Disks that were made empty, and whether one was being added.
-    wiped: BTreeSet<usize>,
-    was_adding: bool,
-    /// What was being done with an array while others used it.
-    doing: Option<&'static str>,
+    health: HealthSnapshot,
 }
 
 /// Volumes and disks that keep data.
@@ -82,8 +76,8 @@ struct Volumes {
 
 impl Volumes {
     fn new(plan: Plan, keep: Option<Keep>, seed: u64) -> Self {
-        let happening = Happening::Nothing;
-        let mut short = Plan { ios: USE, contexts: 1, happening, ..plan.clone() };
+        let array_event = ArrayEvent::Nothing;
+        let mut short = Plan { ios: USE, contexts: 1, array_event, ..plan.clone() };
         short.mix.away_ns = AWAY_NS;
         let (run, met) = (RefCell::default(), Rc::default());
         Volumes { plan: Rc::new(plan), short: Rc::new(short), keep, seed, run, met }
@@ -128,10 +122,7 @@ impl Subject for Volumes {
         Known {
             oracles: run.oracles.borrow().clone(),
             is_made: run.counts.borrow().get("stack made") > 0,
-            was_hurt: !run.hurt.borrow().is_empty(),
-            wiped: run.wiped.borrow().clone(),
-            was_adding: run.was_adding.get(),
-            doing: run.doing.get().filter(|_| run.begun.get() > run.ended.get()),
+            health: run.health.snapshot(run.progress.open() > 0),
         }
     }
 
@@ -142,10 +133,7 @@ impl Subject for Volumes {
             return Box::new(|| ());
         }
         let run = Run::over(world.clone(), self.short.clone(), None, known.oracles);
-        run.was_hurt.set(known.was_hurt);
-        run.wiped.replace(known.wiped);
-        run.was_adding.set(known.was_adding);
-        if let Some(what) = known.doing {
+        if let Some(what) = run.health.restore(known.health) {
             run.counts.borrow_mut().add(&format!("crash: restart, {what} beside writes"), 1);
         }
         let (operator, met) = (Operator::new(run.clone(), self.seed), self.met.clone());
@@ -163,7 +151,7 @@ impl Subject for Volumes {
     }
 
     fn ios(&self) -> u64 {
-        self.first().begun.get()
+        self.first().progress.begun()
     }
 
     fn counts(&self) -> Counts {
@@ -177,13 +165,13 @@ impl Operator {
     /// One start, until its work is done and durable.
     fn work(mut self) {
         let Some(start) = self.start(false) else { return };
-        match self.run.plan.happening {
-            Happening::Degraded => self.degrade(&start),
-            happening => self.await_empty_bitmap(&start, happening != Happening::Nothing),
+        match self.run.plan.array_event {
+            ArrayEvent::Degraded => self.degrade(&start),
+            array_event => self.await_empty_bitmap(&start, array_event != ArrayEvent::Nothing),
         }
         self.run.counts.borrow_mut().add("stack made", 1);
         start.limit.set(self.run.plan.ios);
-        self.spawn_upkeep(&start);
+        self.spawn_maintenance(&start);
         self.spawn_loads(&start);
         self.finish_work(&start);
         self.count_stripes(&start);

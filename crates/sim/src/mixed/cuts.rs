@@ -36,9 +36,9 @@ impl Run {
         if self.has_array() {
             let size = self.world.disk(disk, |disk| disk.size());
             self.world.disk(disk, |disk| disk.poke(0, &vec![0; size as usize]));
-            self.wiped.borrow_mut().insert(disk);
+            self.health.wipe(disk);
             // Others may not have heard that it has failed.
-            return self.was_adding.set(true);
+            return self.health.begin_adding();
         }
         let mut oracles = self.oracles.borrow_mut();
         for (oracle, target) in oracles.iter_mut().zip(&self.plan.targets) {
@@ -46,7 +46,7 @@ impl Run {
                 && of == disk
             {
                 let first = (end / SECTOR).saturating_sub(at);
-                oracle.may_hold_anything(first, oracle.sectors());
+                oracle.permit_anything(first, oracle.sectors());
             }
         }
     }

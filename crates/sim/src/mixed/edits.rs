@@ -81,7 +81,7 @@ impl Operator {
     }
 
     fn work_on(&mut self, start: &Rc<Started>) {
-        start.limit.set(self.run.begun.get() + USE);
+        start.limit.set(self.run.progress.begun() + USE);
         self.spawn_loads(start);
         self.finish_work(start);
         if let Some(admin) = Admin::new(&self.run, start) {
@@ -124,7 +124,7 @@ impl Operator {
 
     /// Start it and compare all of it. Nothing if it is refused.
     fn start_edited(&mut self, run_too: bool) -> Option<Rc<Started>> {
-        self.run.count_anew();
+        self.run.faults.count_anew();
         let (disks, written) = (self.disks(), self.written());
         let mut text = stack_file(&self.run.plan.text, &self.run.volumes.borrow());
         if run_too {

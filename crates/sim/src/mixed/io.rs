@@ -1,6 +1,6 @@
 //! One I/O of the workload, from the oracle's word that it begins to its word on how it ended.
 
-use super::plan::{Nature, Target};
+use super::plan::{DeviceKind, Target};
 use super::run::Run;
 use crate::oracle::{Ended, FlushId, ReadId, WriteId, fill};
 use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
@@ -83,7 +83,7 @@ fn known(
     range: &Range<u64>,
     flags: BioFlags,
 ) -> Known {
-    if matches!(to.nature, Nature::Zero | Nature::Error) {
+    if matches!(to.device_kind, DeviceKind::Zero | DeviceKind::Error) {
         return Known::Nothing;
     }
     let mut oracles = run.oracles.borrow_mut();
@@ -122,7 +122,7 @@ impl Io {
             }
             Known::Write(id, flush) => {
                 // A device that drops writes says what it likes.
-                let tells = to.nature != Nature::Drops;
+                let tells = to.device_kind != DeviceKind::Drops;
                 if let Some(flush) = flush {
                     oracle.flush_ends(flush, ok && tells);
                 }
@@ -130,7 +130,7 @@ impl Io {
                 Ok(())
             }
             Known::Flush(id) => {
-                oracle.flush_ends(id, ok && to.nature != Nature::Drops);
+                oracle.flush_ends(id, ok && to.device_kind != DeviceKind::Drops);
                 Ok(())
             }
             Known::Nothing if ok && self.op == Op::Read => zeroes(bio),
@@ -173,7 +173,7 @@ impl Io {
         let nonsense = matches!(self.known, Known::Nonsense);
         match status {
             Status::Ok if nonsense => wrong("succeeded, and makes no sense"),
-            Status::Ok if to.nature == Nature::Error && self.op != Op::Flush => {
+            Status::Ok if to.device_kind == DeviceKind::Error && self.op != Op::Flush => {
                 wrong("succeeded on a target that fails all I/O")
             }
             Status::Ok => Ok(()),
@@ -190,7 +190,7 @@ impl Io {
             Status::NoSpace if run.plan.faults.cuts && !nonsense => {
                 wrong(&format!("ended with {status:?}, and its file was cut off at the most"))
             }
-            _ if nonsense || to.fails || run.may_fail(to, self.reach(to.block)) => Ok(()),
+            _ if nonsense || to.fails || run.faults.may_fail(to, self.reach(to.block)) => Ok(()),
             Status::Again if self.flags.contains(BioFlags::NOWAIT) => Ok(()),
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),

@@ -51,7 +51,7 @@ impl Life {
 
     /// Until a few more I/Os have begun.
     fn let_pass(&mut self, most: u64) {
-        let ahead = self.run.begun.get() + self.rng.u64(0..most);
+        let ahead = self.run.progress.begun() + self.rng.u64(0..most);
         self.run.wait_for(ahead.min(self.start.limit()), &self.start);
     }
 

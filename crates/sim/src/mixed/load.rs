@@ -130,7 +130,7 @@ impl Load {
     fn add(&mut self, target: usize) {
         let wanted = self.wanted(target);
         let (priority, group) = (self.priority(), self.group());
-        let number = self.run.begin_io();
+        let number = self.run.progress.begin();
         let Some(number) = number else { return };
         let buffer = self.buffers.pop();
         let (io, mut bio) = wanted.begin(&self.run, buffer);

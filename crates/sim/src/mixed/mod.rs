@@ -1,36 +1,39 @@
 //! The scenario `mixed`: everything at once; and `crash` for the same stacks.
 
 mod array;
+mod boot;
 mod builder;
 mod control;
 pub mod crash;
 mod cuts;
+mod disk_faults;
 mod edits;
+mod fault_injection;
 mod flushes;
+mod health;
 mod io;
 mod life;
 mod load;
 mod nbd;
 mod plan;
+mod progress;
 mod records;
 mod redundancy;
 mod run;
-mod starts;
 mod stops;
-mod trouble;
-mod upkeep;
 
+mod maintenance;
+
+pub use crate::order::Keep;
+pub use crate::outcome::{Line, Outcome};
+pub use maintenance::ArrayEvent;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
-pub use plan::{FaultPlan, Mix, Nature, Plan, Target};
+pub use plan::{DeviceKind, FaultPlan, Mix, Plan, Target};
 pub use redundancy::Redundancy;
-pub use run::Keep;
-pub use upkeep::Happening;
 
-use crate::counts::Counts;
-use crate::runner::Order;
-use crate::schedule::{Scheduler, Stuck};
+use crate::order::Order;
+use crate::schedule::Scheduler;
 use crate::world::World;
-use drystone_core::clock::Ns;
 use fastrand::Rng;
 use run::{Operator, Run};
 
@@ -42,32 +45,6 @@ pub const NBD_IOS: u64 = 800;
 
 /// I/Os of a seed of an array: each is several I/Os of its disks.
 pub const RAID_IOS: u64 = 600;
-
-/// A line of a trace: time, fiber, what happened.
-pub type Line = (Ns, String, String);
-
-/// What came of a run.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Why it failed, if it did.
-    pub failure: Option<Stuck>,
-    /// The I/O that something is wrong with, if it is known.
-    pub culprit: Option<u64>,
-    /// What happened.
-    pub counts: Counts,
-    /// The same for runs that are the same.
-    pub digest: u64,
-    /// I/Os begun.
-    pub ios: u64,
-    /// Contexts at a time.
-    pub contexts: u64,
-    /// Simulated time.
-    pub simulated_ns: Ns,
-    /// Time, fiber, what happened; if there was to be a trace.
-    pub trace: Vec<Line>,
-    /// The stack file.
-    pub stack: String,
-}
 
 /// Run a seed of `mixed`.
 pub fn run(order: &Order) -> Outcome {
@@ -144,7 +121,7 @@ fn run_plan_by(order: &Order, mut rng: Rng, plan: Plan, operate: fn(Operator)) -
         culprit: run.culprit.get(),
         counts,
         digest: world.sum().0,
-        ios: run.begun.get(),
+        ios: run.progress.begun(),
         contexts: run.plan.contexts,
         simulated_ns: world.now() - begin,
         trace,

@@ -3,9 +3,9 @@
 //! met too.
 
 use super::builder::Builder;
+use super::maintenance::ArrayEvent;
 use super::nbd::NbdPlan;
 use super::redundancy::Redundancy;
-use super::upkeep::Happening;
 use crate::disk::DiskOptions;
 use crate::schedule::Policy;
 use fastrand::Rng;
@@ -13,7 +13,7 @@ use std::fmt::Write;
 
 /// What a device or volume does with what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nature {
+pub enum DeviceKind {
     /// It keeps data.
     Keeps,
     /// It keeps data until its process ends.
@@ -47,7 +47,7 @@ pub struct Target {
     /// happens: then an error is known by its sectors.
     pub lies_at: Option<(usize, u64)>,
     /// What it does.
-    pub nature: Nature,
+    pub device_kind: DeviceKind,
     /// Faults are to be expected of it even if no disk has any.
     pub fails: bool,
     /// What is known of it if it is an array: no fault of a disk excuses one of it.
@@ -155,7 +155,7 @@ pub struct Plan {
     /// What is served, in the scenario `nbd`.
     pub nbd: Option<NbdPlan>,
     /// What happens to an array while its moments are taken.
-    pub happening: Happening,
+    pub array_event: ArrayEvent,
 }
 
 impl Plan {
@@ -182,7 +182,7 @@ impl Plan {
         let faults = FaultPlan::harmless(rng);
         let changes = of(rng, &[0, 0, 2, 6, 20]);
         let mut builder = Builder::small(rng, MEMBER_SECTORS);
-        builder.array(Happening::Nothing);
+        builder.array(ArrayEvent::Nothing);
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
@@ -228,18 +228,18 @@ impl Plan {
         let contexts = rng.u64(1..=3);
         let ios = rng.u64(2..=12);
         let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
-        let happening = of(rng, &Happening::ALL);
+        let array_event = of(rng, &ArrayEvent::ALL);
         // Writes come one by one that must not be lost: the first that a failing member does not take, too.
-        let mix = match happening {
-            Happening::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
+        let mix = match array_event {
+            ArrayEvent::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
             _ => mix,
         };
         let mut builder = Builder::small(rng, SMALL_MEMBER_SECTORS);
-        let happening = match (happening, builder.array(happening)) {
-            (Happening::Copied, 0) => Happening::Nothing,
-            (happening, _) => happening,
+        let array_event = match (array_event, builder.array(array_event)) {
+            (ArrayEvent::Copied, 0) => ArrayEvent::Nothing,
+            (array_event, _) => array_event,
         };
-        Plan { happening, ..builder.plan(policy, contexts, ios, mix) }
+        Plan { array_event, ..builder.plan(policy, contexts, ios, mix) }
     }
 
     /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that

@@ -94,7 +94,7 @@ fn count_rebuilt(run: &Run, own: &Superblock) {
 
 /// A rebuild that was stopped in order is on record as far as it had got: it goes on from there.
 fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
-    let Some((disk, done)) = run.rebuilt.take() else { return };
+    let Some((disk, done)) = run.health.take_rebuilt() else { return };
     let own = found[disk].as_ref().map(|own| (own.feature_map, own.recovery_offset));
     match own {
         Some((map, recovered)) if map.contains(Features::RECOVERY_OFFSET) && recovered >= done => {

@@ -6,17 +6,21 @@
 //! * Nothing borrowed from here is kept across a pause.
 
 use super::control::Control;
-use super::flushes::{Flush, Flushes, Outcome};
+use super::disk_faults::DiskFaults;
+use super::flushes::Flush;
+use super::health::ArrayHealth;
 use super::io::Io;
 use super::life::Life;
 use super::load::Load;
 use super::nbd::{self, Served};
-use super::plan::{Nature, Plan, Target};
+use super::plan::{DeviceKind, Plan, Target};
+use super::progress::Progress;
 use crate::counts::Counts;
-use crate::disk::{Disk, DiskCounts};
+use crate::disk::Disk;
 use crate::oracle::{Grown, Oracle};
+use crate::order::Keep;
 pub(super) use crate::stack::one;
-use crate::world::{FiberId, World};
+use crate::world::World;
 use drystone_core::clock::Ns;
 use drystone_core::context::Handle;
 use drystone_core::{
@@ -25,8 +29,6 @@ use drystone_core::{
 use drystone_stack::live::{LiveStack, SleepFn};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,28 +46,6 @@ const STOPS: u32 = 10;
 /// How often a read that timed out is tried again then.
 const TRIES: u32 = 20;
 
-/// What a disk does that its users may see as an error.
-const HARD: [&str; 12] = [
-    "cancelled",
-    "cancels_refused",
-    "read_errors",
-    "write_errors",
-    "partial_writes",
-    "flush_errors",
-    "device_read_errors",
-    "device_write_errors",
-    "no_space",
-    "no_device",
-    "vanishes",
-    "cuts",
-];
-
-/// What it does only where a sector is bad.
-const BAD: [&str; 2] = ["bad_reads", "bad_writes"];
-
-/// I/Os that are done; all others are left out, when a failure is made smaller.
-pub type Keep = std::collections::BTreeSet<u64>;
-
 /// What all fibers of a run share.
 pub(super) struct Run {
     pub(super) world: World,
@@ -78,34 +58,11 @@ pub(super) struct Run {
     /// The power is off.
     pub(super) off: Cell<bool>,
     pub(super) counts: RefCell<Counts>,
-    keep: Option<Keep>,
-    pub(super) begun: Cell<u64>,
-    pub(super) ended: Cell<u64>,
-    /// When the last I/O ended: the time, and pauses until then.
-    progress: Cell<(Ns, u64)>,
-    /// The fiber that waits until so many I/Os have begun.
-    waiter: Cell<Option<(u64, FiberId)>>,
-    /// Blocks that failed flushes have dropped, by disk.
-    dropped: RefCell<Vec<u64>>,
-    /// What disks had counted when the stack was started.
-    counted: RefCell<Vec<DiskCounts>>,
-    flushes: RefCell<Flushes>,
+    pub(super) progress: Progress,
+    pub(super) faults: DiskFaults,
+    pub(super) health: ArrayHealth,
     /// The I/O that something is wrong with.
     pub(super) culprit: Cell<Option<u64>>,
-    /// Sectors of disks that have been bad.
-    pub(super) spoilt: RefCell<BTreeSet<(usize, u64)>>,
-    /// Disks of an array that are no whole members of it, or may soon not be.
-    pub(super) hurt: RefCell<BTreeSet<usize>>,
-    /// Disks that were made empty and are of no array.
-    pub(super) wiped: RefCell<BTreeSet<usize>>,
-    /// One of them was being added when the power went: others may call it a member already.
-    pub(super) was_adding: Cell<bool>,
-    /// An array lacked a member, or was about to, when the power went.
-    pub(super) was_hurt: Cell<bool>,
-    /// A disk on which a member was being rebuilt when the array was stopped, and sectors done.
-    pub(super) rebuilt: Cell<Option<(usize, u64)>>,
-    /// What is being done with an array.
-    pub(super) doing: Cell<Option<&'static str>>,
 }
 
 /// A stack that runs.
@@ -157,9 +114,10 @@ impl Run {
         oracles: Vec<Oracle>,
     ) -> Rc<Self> {
         let sizes = plan.targets.iter().map(|target| target.sectors).collect();
-        let disks = world.disks();
         Rc::new(Run {
-            progress: Cell::new((world.now(), 0)),
+            progress: Progress::new(world.clone(), keep),
+            faults: DiskFaults::new(world.clone()),
+            health: ArrayHealth::default(),
             world,
             oracles: RefCell::new(oracles),
             sizes: RefCell::new(sizes),
@@ -167,21 +125,7 @@ impl Run {
             plan,
             off: Cell::new(false),
             counts: RefCell::default(),
-            keep,
-            begun: Cell::new(0),
-            ended: Cell::new(0),
-            waiter: Cell::new(None),
-            dropped: RefCell::new(vec![0; disks]),
-            counted: RefCell::new(vec![DiskCounts::default(); disks]),
-            flushes: RefCell::default(),
             culprit: Cell::new(None),
-            spoilt: RefCell::default(),
-            hurt: RefCell::default(),
-            wiped: RefCell::default(),
-            was_adding: Cell::default(),
-            was_hurt: Cell::new(false),
-            rebuilt: Cell::new(None),
-            doing: Cell::new(None),
         })
     }
 
@@ -216,37 +160,12 @@ impl Run {
 
     /// Whether threads go on with their work.
     pub(super) fn goes_on(&self, start: &Started) -> bool {
-        !self.off.get() && self.begun.get() < start.limit.get()
+        !self.off.get() && self.progress.begun() < start.limit.get()
     }
 
     /// The running fiber sleeps until so many I/Os have begun, or this start's work is over.
     pub(super) fn wait_for(&self, begun: u64, start: &Started) {
-        while self.begun.get() < begun && self.goes_on(start) {
-            self.waiter.set(Some((begun, self.world.running())));
-            self.world.doze(None);
-        }
-        self.waiter.set(None);
-    }
-
-    /// Who waits for I/Os to begin looks again.
-    fn wake_waiter(&self, begun: u64) {
-        if let Some((at, fiber)) = self.waiter.get()
-            && begun >= at
-        {
-            self.world.wake(fiber);
-        }
-    }
-
-    /// The number of the next I/O; none if it is left out.
-    pub(super) fn begin_io(&self) -> Option<u64> {
-        let number = self.begun.get() + 1;
-        self.begun.set(number);
-        self.wake_waiter(number);
-        let kept = self.keep.as_ref().is_none_or(|keep| keep.contains(&number));
-        if !kept {
-            self.ended.set(self.ended.get() + 1);
-        }
-        kept.then_some(number)
+        self.progress.wait_for(begun, || self.goes_on(start));
     }
 
     pub(super) fn note_begin(&self, number: u64, context: u64, io: &Io, bio: &Bio) {
@@ -265,8 +184,7 @@ impl Run {
     }
 
     pub(super) fn end_io(&self, number: u64, io: Io, bio: &Bio) {
-        self.ended.set(self.ended.get() + 1);
-        self.progress.set((self.world.now(), self.world.pauses()));
+        self.progress.end();
         self.world.digest(number ^ ((bio.status as u64) << 56) ^ self.world.now());
         self.world.memory_of(number, None);
         self.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
@@ -298,98 +216,41 @@ impl Run {
 
     /// A failed flush may have lost what was written before it, on its own disk.
     pub(super) fn admit_losses(&self) {
-        let mut before = self.dropped.borrow_mut();
         for disk in 0..self.world.disks() {
-            let dropped = self.world.disk(disk, |disk| disk.counts().dropped_blocks);
-            if std::mem::replace(&mut before[disk], dropped) == dropped {
+            if !self.faults.take_dropped(disk) {
                 continue;
             }
             let mut oracles = self.oracles.borrow_mut();
             let all = oracles.iter_mut().zip(&self.plan.targets);
             for (oracle, _) in all.filter(|(_, target)| target.disks.contains(&disk)) {
-                oracle.may_lose(0..oracle.sectors());
+                oracle.drop_undurable(0..oracle.sectors());
             }
         }
     }
 
-    /// How often the disks of a target have done, since this start, what users may see as an error.
-    pub(super) fn faults_of(&self, target: &Target, which: &[&str]) -> u64 {
-        let before = self.counted.borrow();
-        let since = |disk: usize| {
-            let counts = self.world.disk(disk, |disk| *disk.counts());
-            let counts = counts.each().zip(before[disk].each());
-            let counts = counts.filter(|((name, _), _)| which.contains(name));
-            counts.map(|((_, now), (_, before))| now - before).sum::<u64>()
-        };
-        target.disks.iter().map(|disk| since(*disk)).sum()
-    }
-
     /// Whether there is a reason for an error of a target.
     pub(super) fn has_failed(&self, target: &Target) -> bool {
-        self.may_fail(target, 0..u64::MAX)
-    }
-
-    /// Whether there is a reason for an error of these sectors of a target.
-    pub(super) fn may_fail(&self, target: &Target, range: Range<u64>) -> bool {
-        let is_bad = || self.faults_of(target, &BAD) > 0 && self.has_been_bad(target, range);
-        target.redundancy.is_none() && (self.faults_of(target, &HARD) > 0 || is_bad())
-    }
-
-    /// Whether one of these sectors of a target has been bad, or may have been.
-    fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
-        let Some((disk, at)) = target.lies_at else { return true };
-        // What has to be durable fails also once another FUA write of the disk has failed, wherever that was.
-        let is_durable = range.end == u64::MAX;
-        let from = (disk, if is_durable { 0 } else { at.saturating_add(range.start) });
-        let to = (disk, at.saturating_add(range.end));
-        self.spoilt.borrow().range(from..to).next().is_some()
-    }
-
-    /// What disks have counted is of former starts from now on.
-    pub(super) fn count_anew(&self) {
-        let counts = |disk| self.world.disk(disk, |disk: &mut Disk| *disk.counts());
-        *self.counted.borrow_mut() = (0..self.world.disks()).map(counts).collect();
-        self.flushes.borrow_mut().start();
+        self.faults.may_fail(target, 0..u64::MAX)
     }
 
     /// A flush of `target` that began as number `number` has ended.
     fn flush_ended(&self, target: usize, number: u64, status: Status) -> Result<(), &'static str> {
         let to = &self.plan.targets[target];
         let [disk] = to.disks[..] else { return Ok(()) };
-        if to.fails || to.nature != Nature::Keeps {
+        if to.fails || to.device_kind != DeviceKind::Keeps {
             return Ok(());
         }
-        let flush = Flush { target, disk, number, status, begun: self.begun.get() };
-        let now = self.counts_of(disk);
-        let counted = self.counted.borrow();
-        let excuses = [&HARD[..], &BAD].concat();
-        self.flushes.borrow_mut().ended(&flush, [&now, &counted[disk]], &excuses)
-    }
-
-    fn counts_of(&self, disk: usize) -> DiskCounts {
-        self.world.disk(disk, |disk| *disk.counts())
-    }
-
-    /// The file of a disk is opened anew by `reopen`, which says how that ended.
-    pub(super) fn open_anew(&self, disk: usize, reopen: impl FnOnce() -> Outcome) {
-        let counted = self.counts_of(disk);
-        let known = self.flushes.borrow_mut().opens_anew(disk);
-        let outcome = reopen();
-        let mut flushes = self.flushes.borrow_mut();
-        match outcome {
-            Outcome::Anew => flushes.opened_anew(disk, self.begun.get(), Some(counted)),
-            Outcome::Doubtful => flushes.opened_anew(disk, self.begun.get(), None),
-            Outcome::Refused => flushes.stays(disk, known),
-        }
+        let begun = self.progress.begun();
+        self.faults.judge_flush(&Flush { target, disk, number, status, begun })
     }
 }
 
 /// An oracle of zeroes.
 pub(super) fn fresh(plan: &Plan, target: usize) -> Oracle {
-    let Target { sectors, nature, .. } = plan.targets[target];
+    let Target { sectors, device_kind, .. } = plan.targets[target];
     let mut oracle = Oracle::new(target as u32, sectors);
-    if nature == Nature::Lies {
-        oracle.lies(0..sectors);
+    if device_kind == DeviceKind::Lies {
+        oracle.distrust_flushes(0..sectors);
     }
     oracle
 }
@@ -427,7 +288,7 @@ impl Operator {
         let starts = self.run.plan.starts;
         for number in 1..=starts {
             let Some(start) = self.start(number > 1) else { return };
-            let (begun, ios) = (self.run.begun.get(), self.run.plan.ios);
+            let (begun, ios) = (self.run.progress.begun(), self.run.plan.ios);
             let share = ios / starts;
             let limit = if number < starts { begun + share } else { ios.max(begun + share / 2) };
             start.limit.set(limit);
@@ -452,7 +313,7 @@ impl Operator {
         let run = &self.run;
         let mut cx = start.set.context(run.world.ring());
         for (number, target) in run.plan.targets.iter().enumerate() {
-            if matches!(target.nature, Nature::Zero | Nature::Error) || target.fails {
+            if matches!(target.device_kind, DeviceKind::Zero | DeviceKind::Error) || target.fails {
                 continue;
             }
             let device = start.device(&target.name);
@@ -534,10 +395,10 @@ impl Operator {
 
     /// Let it work until the power goes, at any moment.
     fn cut_at(&mut self, start: &Rc<Started>, limit: u64, may_kill: bool) {
-        let begin = self.run.begun.get();
+        let begin = self.run.progress.begun();
         let left = limit.saturating_sub(begin);
         let at = begin + self.rng.u64(left / 2..=left);
-        self.watch(start, |run| run.begun.get() >= at.min(limit));
+        self.watch(start, |run| run.progress.begun() >= at.min(limit));
         let ns = self.rng.u64(0..2_000_000);
         self.run.world.sleep(ns);
         self.cut(start, may_kill);
@@ -546,7 +407,7 @@ impl Operator {
 
     fn cut(&mut self, start: &Started, may_kill: bool) {
         let run = &self.run;
-        run.was_hurt.set(super::starts::is_hurt(run, &start.stack));
+        run.health.set_was_hurt(super::boot::is_hurt(run, &start.stack));
         // A disk that is gone has lost its power already.
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
         let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
@@ -564,7 +425,7 @@ impl Operator {
     /// Let all work end, then make it durable.
     pub(super) fn finish_work(&self, start: &Rc<Started>) {
         let limit = start.limit.get();
-        self.watch(start, |run| run.begun.get() >= limit);
+        self.watch(start, |run| run.progress.begun() >= limit);
         self.watch(start, |_| start.controls.get() == 0);
         if !self.run.plan.nbd.as_ref().is_some_and(|plan| plan.stops_early) {
             self.watch(start, |_| start.loads.get() == 0);
@@ -608,7 +469,7 @@ impl Operator {
         let run = &self.run;
         let mut cx = start.set.context(run.world.ring());
         for (number, target) in run.plan.targets.iter().enumerate() {
-            let keeps = target.nature == Nature::Keeps;
+            let keeps = target.device_kind == DeviceKind::Keeps;
             let Some(device) = keeps.then(|| start.device(&target.name)) else { continue };
             let Ok(index) = cx.open(&device) else { continue };
             let id = run.oracles.borrow_mut()[number].flush_begins();
@@ -623,19 +484,18 @@ impl Operator {
     /// Wait until `over`, and see that there is progress.
     fn watch(&self, start: &Rc<Started>, over: impl Fn(&Run) -> bool) {
         let run = &self.run;
-        run.progress.set((run.world.now(), run.world.pauses()));
+        run.progress.note();
         while !over(run) && run.world.failure().is_none() {
             // What clients have left is in flight as long as the server likes.
             if run.plan.nbd.is_none() {
                 self.settle_orphans(start);
             }
             // The longer nothing happens, the less often.
-            let (since, pauses) = run.progress.get();
-            let idle = run.world.now() - since;
+            let (idle, _) = run.progress.idle();
             run.world.sleep(LOOK_NS.max((idle / 8).min(PATIENCE_NS / 8)));
-            if idle > PATIENCE_NS && run.world.pauses() - pauses > PATIENCE_PAUSES {
+            if idle > PATIENCE_NS && run.progress.idle().1 > PATIENCE_PAUSES {
                 let (loads, controls) = (start.loads.get(), start.controls.get());
-                let open = run.begun.get() - run.ended.get();
+                let open = run.progress.open();
                 run.world.fail(format!(
                     "no I/O has ended for {} s: {open} are open, {loads} threads and {controls} \
                      changes have not come to an end",
@@ -683,7 +543,7 @@ impl Operator {
         }
         start.orphans.borrow_mut().clear();
         nbd::end(run, &start);
-        run.ended.set(run.begun.get());
+        run.progress.end_all();
         for live in start.stack.devices() {
             let in_flight = live.device.stats().in_flight();
             if in_flight != (0, 0) {
@@ -710,7 +570,7 @@ impl Run {
     pub(super) fn power_off(&self, kill: bool) {
         let run = self;
         run.off.set(true);
-        run.wake_waiter(u64::MAX);
+        run.progress.wake_waiter(u64::MAX);
         run.admit_losses();
         run.counts.borrow_mut().add(if kill { "kill" } else { "power cut" }, 1);
         run.world.note(|| if kill { "the process is killed" } else { "the power goes" }.to_owned());

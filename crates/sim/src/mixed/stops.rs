@@ -1,10 +1,10 @@
 //! An array that is stopped in order (`md stop`), also while it is rebuilt, and started again.
 
 use super::array::Admin;
+use super::boot::is_hurt;
+use super::fault_injection::is_recovering;
 use super::redundancy::parity_fits;
 use super::run::{Operator, Started};
-use super::starts::is_hurt;
-use super::trouble::is_recovering;
 use drystone_raid::array::{ArrayStatus, Command, DiskState};
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ impl Operator {
         // Nothing is being written: only what a crash left before can be spoilt where it lacks members.
         let status = Admin::new(&self.run, start).map(|admin| admin.status());
         let fits = status.is_none_or(|status| parity_fits(&status));
-        self.run.was_hurt.set(!fits && is_hurt(&self.run, &start.stack));
+        self.run.health.set_was_hurt(!fits && is_hurt(&self.run, &start.stack));
         self.run.counts.borrow_mut().add("array: stopped", 1);
     }
 
@@ -45,7 +45,7 @@ impl Operator {
         let found = (0..self.run.world.disks())
             .find(|disk| Admin::state(&status, *disk).is_some_and(|(state, _)| is_rebuilt(&state)));
         if let Some(disk) = found.filter(|_| is_recovering(&status) && done(&status) > 0) {
-            self.run.rebuilt.set(Some((disk, done(&status))));
+            self.run.health.stop_rebuild(disk, done(&status));
         }
     }
 }

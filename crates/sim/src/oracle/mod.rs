@@ -275,7 +275,7 @@ impl Oracle {
 
     /// What is not durable in the range may be lost from now on, also what is in flight: a device
     /// dropped it, as after a failed flush. What comes later is not concerned.
-    pub fn may_lose(&mut self, range: Range<u64>) {
+    pub fn drop_undurable(&mut self, range: Range<u64>) {
         self.assert_within(&range);
         self.dropped = self.tick();
         self.lose(range);
@@ -289,7 +289,7 @@ impl Oracle {
 
     /// Nobody knows what `sectors` from `at` on hold, as far as there are so many: something else has
     /// spoilt them.
-    pub fn may_hold_anything(&mut self, at: u64, sectors: u64) {
+    pub fn permit_anything(&mut self, at: u64, sectors: u64) {
         let range = at.min(self.sectors())..self.sectors().min(at + sectors);
         let now = self.tick();
         let id = self.writes.add_anything(range.clone(), now);
@@ -299,13 +299,13 @@ impl Oracle {
     }
 
     /// From now on no flush and no FUA makes anything in the range durable: the device lies.
-    pub fn lies(&mut self, range: Range<u64>) {
+    pub fn distrust_flushes(&mut self, range: Range<u64>) {
         self.assert_within(&range);
         self.lies.push((range, Time::MAX));
     }
 
     /// From now on flushes and FUA count again in the range.
-    pub fn is_honest(&mut self, range: Range<u64>) {
+    pub fn trust_flushes(&mut self, range: Range<u64>) {
         self.assert_within(&range);
         let now = self.tick();
         self.lies.push((range, now));

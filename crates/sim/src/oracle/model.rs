@@ -355,15 +355,15 @@ impl Pair {
     fn device_fault(&mut self, how: u8) {
         match how % 3 {
             0 => {
-                self.oracle.may_lose(AT..AT + 1);
+                self.oracle.drop_undurable(AT..AT + 1);
                 self.model.change(|state| state.drops());
             }
             1 => {
-                self.oracle.lies(0..3);
+                self.oracle.distrust_flushes(0..3);
                 self.model.change(|state| [state.lies(true)]);
             }
             _ => {
-                self.oracle.is_honest(0..3);
+                self.oracle.trust_flushes(0..3);
                 self.model.change(|state| [state.lies(false)]);
             }
         }

@@ -126,9 +126,9 @@ impl Client {
     /// Sessions until this start's share is done, or the power goes.
     pub(super) fn run(mut self) {
         while self.goes_on() {
-            let before = self.run.begun.get();
+            let before = self.run.progress.begun();
             self.session();
-            let fruitless = self.run.begun.get() == before;
+            let fruitless = self.run.progress.begun() == before;
             let ns = 1 + self.rng.u64(0..if fruitless { 50_000_000 } else { 1_000_000 });
             self.run.world.sleep(ns);
         }

@@ -1,6 +1,6 @@
 //! What is served, and how its clients behave: more of a seed's plan.
 
-use super::super::plan::{Nature, Plan, chance, of};
+use super::super::plan::{DeviceKind, Plan, chance, of};
 use crate::world::NetOptions;
 use drystone_core::clock::Ns;
 use fastrand::Rng;
@@ -207,6 +207,6 @@ fn net(rng: &mut Rng) -> NetOptions {
 }
 
 /// Whether block status may say more than the data does.
-pub(super) fn keeps(nature: Nature) -> bool {
-    !matches!(nature, Nature::Zero | Nature::Error)
+pub(super) fn keeps(device_kind: DeviceKind) -> bool {
+    !matches!(device_kind, DeviceKind::Zero | DeviceKind::Error)
 }

@@ -170,7 +170,7 @@ impl Requests {
             _ => self.range(client, u64::MAX),
         };
         let (flags, command_flags) = self.io_flags(client, op);
-        let Some(number) = client.run.begin_io() else { return Ok(()) };
+        let Some(number) = client.run.progress.begin() else { return Ok(()) };
         if self.read_only && !matches!(op, Op::Read | Op::Flush) {
             return self.forbidden(client, op, &range);
         }
@@ -258,7 +258,7 @@ impl Requests {
     fn send_status(&mut self, client: &mut Client) -> Result<()> {
         let range = self.range(client, u64::MAX);
         let one = client.rng.bool();
-        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let Some(_) = client.run.progress.begin() else { return Ok(()) };
         let (offset, length) = self.bytes(client, &range);
         if !client.has_context {
             let what = "block status without a context";
@@ -268,7 +268,7 @@ impl Requests {
             });
         }
         let mut oracles = client.run.oracles.borrow_mut();
-        let read = keeps(self.target(client).nature)
+        let read = keeps(self.target(client).device_kind)
             .then(|| oracles[self.target].read_begins(range.clone()));
         drop(oracles);
         let flags = if one { CommandFlags::REQ_ONE } else { CommandFlags::empty() };
@@ -280,7 +280,7 @@ impl Requests {
 
     fn send_cache(&mut self, client: &mut Client) -> Result<()> {
         let range = self.range(client, u64::MAX);
-        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let Some(_) = client.run.progress.begin() else { return Ok(()) };
         let (offset, length) = self.bytes(client, &range);
         self.begin(client, Asked::Cache, |connection| {
             connection.send(Command::Cache, CommandFlags::empty(), offset, length, &[])
@@ -289,7 +289,7 @@ impl Requests {
 
     /// What must be refused, and by which error.
     fn send_nonsense(&mut self, client: &mut Client) -> Result<()> {
-        let Some(_) = client.run.begin_io() else { return Ok(()) };
+        let Some(_) = client.run.progress.begin() else { return Ok(()) };
         let end = self.device_sectors * SECTOR;
         let block = self.target(client).block * SECTOR;
         let read = Command::Read.wire();

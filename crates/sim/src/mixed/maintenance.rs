@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum ArrayEvent {
     /// Nothing.
     Nothing,
     /// A member is missing from the beginning.
@@ -30,20 +30,19 @@ pub enum Happening {
     Copied,
 }
 
-impl Happening {
-    /// All, those more often of which there is more to be seen. Without a spare nothing is copied, and so
-    /// nothing happens.
-    pub const ALL: [Happening; 10] = [
-        Happening::Copied,
-        Happening::Repair,
-        Happening::Degraded,
-        Happening::Fails,
-        Happening::Fails,
-        Happening::Returns,
-        Happening::Returns,
-        Happening::Replaced,
-        Happening::Check,
-        Happening::Repair,
+impl ArrayEvent {
+    /// A weighted choice. Without a spare nothing is copied, and so nothing happens.
+    pub const ALL: [ArrayEvent; 10] = [
+        ArrayEvent::Copied,
+        ArrayEvent::Repair,
+        ArrayEvent::Degraded,
+        ArrayEvent::Fails,
+        ArrayEvent::Fails,
+        ArrayEvent::Returns,
+        ArrayEvent::Returns,
+        ArrayEvent::Replaced,
+        ArrayEvent::Check,
+        ArrayEvent::Repair,
     ];
 }
 
@@ -55,7 +54,7 @@ const LOOK_NS: Ns = 10_000;
 const ROUNDS: u32 = 6;
 
 /// Who sees to it.
-struct Upkeep {
+struct Maintenance {
     run: Rc<Run>,
     start: Rc<Started>,
     admin: Admin,
@@ -64,26 +63,26 @@ struct Upkeep {
 
 impl Operator {
     /// Have happen what the plan says, if it is about an array.
-    pub(super) fn spawn_upkeep(&mut self, start: &Rc<Started>) {
+    pub(super) fn spawn_maintenance(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         let (run, rng) = (self.run.clone(), Rng::with_seed(self.rng.u64(..)));
         let (world, start) = (run.world.clone(), start.clone());
         start.controls.set(1);
-        let upkeep = Upkeep { run, start, admin, rng };
-        world.spawn("upkeep", move || upkeep.run());
+        let maintenance = Maintenance { run, start, admin, rng };
+        world.spawn("maintenance", move || maintenance.run());
     }
 }
 
-impl Upkeep {
+impl Maintenance {
     fn run(mut self) {
-        match self.run.plan.happening {
-            Happening::Nothing | Happening::Degraded => {}
-            Happening::Fails => self.fail(),
-            Happening::Returns => self.come_back(false),
-            Happening::Replaced => self.come_back(true),
-            Happening::Check => self.synchronise("checked", SyncAction::Check),
-            Happening::Repair => self.synchronise("repaired", SyncAction::Repair),
-            Happening::Copied => self.copy(),
+        match self.run.plan.array_event {
+            ArrayEvent::Nothing | ArrayEvent::Degraded => {}
+            ArrayEvent::Fails => self.fail(),
+            ArrayEvent::Returns => self.come_back(false),
+            ArrayEvent::Replaced => self.come_back(true),
+            ArrayEvent::Check => self.synchronise("checked", SyncAction::Check),
+            ArrayEvent::Repair => self.synchronise("repaired", SyncAction::Repair),
+            ArrayEvent::Copied => self.copy(),
         }
         let controls = self.start.controls.get() - 1;
         drop(self.admin);
@@ -92,14 +91,14 @@ impl Upkeep {
 
     /// A share of the I/Os is begun first: so many quarters.
     fn let_pass(&mut self, quarters: u64) {
-        let ahead = self.run.begun.get() + self.run.plan.ios * quarters / 4;
+        let ahead = self.run.progress.begun() + self.run.plan.ios * quarters / 4;
         self.run.wait_for(ahead.min(self.start.limit()), &self.start);
     }
 
     /// One of the members, which counts as hurt from now on.
     fn hurt_member(&mut self) -> usize {
         let disk = self.member();
-        self.run.hurt.borrow_mut().insert(disk);
+        self.run.health.hurt(disk);
         disk
     }
 
@@ -119,7 +118,7 @@ impl Upkeep {
             self.run.world.sleep(LOOK_NS);
         }
         let disk = self.hurt_member();
-        self.run.doing.set(Some("a member failed"));
+        self.run.health.set_event(Some("a member failed"));
         self.run.world.disk(disk, |disk| disk.faults().writes_fail = true);
     }
 
@@ -128,14 +127,18 @@ impl Upkeep {
         self.let_pass(1);
         let disk = self.hurt_member();
         let _ = self.admin.order("fail", Command::Fail(Admin::name(disk)));
-        self.run.doing.set(Some("a member was away"));
+        self.run.health.set_event(Some("a member was away"));
         self.let_pass(1);
-        self.run.doing.set(Some(if is_new { "a new member came" } else { "a member came back" }));
+        self.run.health.set_event(Some(if is_new {
+            "a new member came"
+        } else {
+            "a member came back"
+        }));
         self.admin.back(disk, is_new);
         let is_whole = |status: &ArrayStatus| status.degraded() == 0 && status.sync.is_none();
         if self.admin.wait("whole", is_whole) {
-            self.run.hurt.borrow_mut().remove(&disk);
-            self.run.doing.set(None);
+            self.run.health.heal(disk);
+            self.run.health.set_event(None);
         }
     }
 
@@ -144,7 +147,7 @@ impl Upkeep {
         let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
         self.let_pass(1);
         let disk = self.member();
-        self.run.doing.set(Some("a member was replaced"));
+        self.run.health.set_event(Some("a member was replaced"));
         if self.admin.order("replace", Command::Replace(Admin::name(disk))).is_ok() {
             let is_member =
                 |status: &ArrayStatus| Admin::state(status, disk).map(|(state, _)| state);
@@ -152,17 +155,17 @@ impl Upkeep {
                 |status: &ArrayStatus| !matches!(is_member(status), Some(DiskState::InSync(_)));
             self.admin.wait("replaced", |status| has_left(status) && status.sync.is_none());
         }
-        self.run.doing.set(None);
+        self.run.health.set_event(None);
     }
 
     fn synchronise(&mut self, what: &'static str, action: SyncAction) {
         let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
         for _ in 0..ROUNDS {
             if self.admin.order(what, Command::Sync(action)).is_ok() {
-                self.run.doing.set(Some(what));
+                self.run.health.set_event(Some(what));
             }
             self.admin.wait_until_settled();
-            self.run.doing.set(None);
+            self.run.health.set_event(None);
             if !self.run.goes_on(&self.start) {
                 return;
             }

@@ -3,7 +3,7 @@
 
 use super::array::SUPERBLOCK;
 use super::nbd::Served;
-use super::plan::{Nature, stack_file};
+use super::plan::{DeviceKind, stack_file};
 use super::records::Records;
 use super::run::{Operator, Run, Started, fresh};
 use crate::stack;
@@ -20,7 +20,7 @@ impl Operator {
     /// cut off, and begins again.
     pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
         loop {
-            let was_hurt = self.run.was_hurt.get();
+            let was_hurt = self.run.health.was_hurt();
             let storm =
                 (compare && self.run.has_array() && self.rng.u32(0..4) == 0).then(|| self.gather());
             let started = self.start_once(compare, was_hurt);
@@ -29,7 +29,7 @@ impl Operator {
                 return started;
             }
             let is_hurt = started.as_ref().is_some_and(|start| is_hurt(&self.run, &start.stack));
-            self.run.was_hurt.set(was_hurt || is_hurt);
+            self.run.health.set_was_hurt(was_hurt || is_hurt);
             if let Some(start) = started {
                 start.stack.stop();
                 self.end(start);
@@ -65,8 +65,8 @@ impl Operator {
             });
             run.replace_cut_off(disk);
         }
-        run.hurt.borrow_mut().clear();
-        run.count_anew();
+        run.health.heal_all();
+        run.faults.count_anew();
         run.world.note(|| "the stack is started".to_owned());
         run.counts.borrow_mut().add("start", 1);
         let mut records = (compare && run.has_array()).then(|| Records::read(run));
@@ -94,7 +94,7 @@ impl Operator {
     fn forget(&self) {
         let mut oracles = self.run.oracles.borrow_mut();
         for (number, target) in self.run.plan.targets.iter().enumerate() {
-            if target.nature == Nature::Forgets {
+            if target.device_kind == DeviceKind::Forgets {
                 oracles[number] = fresh(&self.run.plan, number);
             }
         }
@@ -140,20 +140,20 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
 /// something; where it knows that, it has to be forced.
 fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
-    run.wiped.borrow_mut().retain(|disk| !is_superblock_on(run, *disk));
-    for disk in run.wiped.borrow().iter() {
+    let wiped = run.health.retain_wiped(|disk| is_superblock_on(run, disk));
+    for disk in &wiped {
         text = text.replace(&format!("\"d{disk}\", "), "").replace(&format!(", \"d{disk}\""), "");
     }
     let mut opened = stack::open(&run.world, text.clone());
     let is_early = opened.as_ref().is_err_and(|why| why.contains("`run = true`"));
-    if is_early && run.was_adding.get() && !run.wiped.borrow().is_empty() {
+    if is_early && run.health.is_adding() && !wiped.is_empty() {
         // Others call it a member, and it knows of nothing: nothing was ever read from it.
         text = text.replace("[device.a]\n", "[device.a]\nrun = true\n");
         run.counts.borrow_mut().add("array: run", 1);
         opened = stack::open(&run.world, text.clone());
     }
     if !run.off.get() {
-        run.was_adding.set(false);
+        run.health.end_adding(None);
     }
     if !was_hurt || run.off.get() {
         return opened;
@@ -191,7 +191,7 @@ fn has_bad_blocks(stack: &LiveStack) -> bool {
 pub(super) fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
     let arrays = stack.devices();
     let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
-    !run.hurt.borrow().is_empty()
+    !run.health.hurt_disks().is_empty()
         || has_bad_blocks(stack)
         || arrays.any(|array| array.status().degraded() > 0)
 }

@@ -168,14 +168,14 @@ impl Life {
 
     /// Members against which nothing is known, and that are to remain members.
     fn in_sync(&self) -> Vec<usize> {
-        let (status, hurt) = (self.admin.status(), self.run.hurt.borrow());
+        let status = self.admin.status();
         let is_good = |disk: &usize| {
             let is_on = self.run.world.disk(*disk, |disk| disk.is_on());
             let state = Admin::state(&status, *disk);
             let Some((DiskState::InSync(role), false)) = state else { return false };
             let replacement = DiskState::Replacement(role);
             let is_replaced = status.disks.iter().any(|disk| disk.state == replacement);
-            is_on && !hurt.contains(disk) && !is_replaced
+            is_on && !self.run.health.is_hurt(*disk) && !is_replaced
         };
         (0..self.run.world.disks()).filter(is_good).collect()
     }
@@ -190,8 +190,7 @@ impl Life {
         if let Some(disk) = good.iter().find(|disk| !now.contains(disk)) {
             self.run.world.fail(format!("d{disk} had no room for a while, and was failed for it"));
         }
-        let hurt: Vec<usize> = self.run.hurt.borrow().iter().copied().collect();
-        hurt.into_iter().for_each(|disk| self.admin.heal(disk));
+        self.run.health.hurt_disks().into_iter().for_each(|disk| self.admin.heal(disk));
     }
 }
 

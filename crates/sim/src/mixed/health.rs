@@ -1,0 +1,158 @@
+//! What the operator of an array knows of its disks, beside what the array says itself.
+//!
+//! Invariants:
+//! * A disk is hurt from before its first fault until it is known to be a whole member again.
+//! * A disk that was wiped is of no array until it was added, and the operator has heard of it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+
+/// See the module's text. A run without an array has one in which nothing is known.
+#[derive(Default)]
+pub(super) struct ArrayHealth {
+    hurt: RefCell<BTreeSet<usize>>,
+    wiped: RefCell<BTreeSet<usize>>,
+    is_adding: Cell<bool>,
+    was_hurt: Cell<bool>,
+    rebuilt: Cell<Option<(usize, u64)>>,
+    event: Cell<Option<&'static str>>,
+}
+
+/// What is known when the power goes.
+#[derive(Clone)]
+pub(super) struct HealthSnapshot {
+    was_hurt: bool,
+    wiped: BTreeSet<usize>,
+    is_adding: bool,
+    event: Option<&'static str>,
+}
+
+impl ArrayHealth {
+    /// Counts the disk as hurt.
+    pub(super) fn hurt(&self, disk: usize) {
+        self.hurt.borrow_mut().insert(disk);
+    }
+
+    /// The disk is a whole member again.
+    pub(super) fn heal(&self, disk: usize) {
+        self.hurt.borrow_mut().remove(&disk);
+    }
+
+    /// The faults of all disks end with a start.
+    pub(super) fn heal_all(&self) {
+        self.hurt.borrow_mut().clear();
+    }
+
+    /// Whether the disk is no whole member, or may soon not be.
+    pub(super) fn is_hurt(&self, disk: usize) -> bool {
+        self.hurt.borrow().contains(&disk)
+    }
+
+    /// All disks that are hurt, by number.
+    pub(super) fn hurt_disks(&self) -> Vec<usize> {
+        self.hurt.borrow().iter().copied().collect()
+    }
+
+    /// The disk is made empty, and of no array.
+    pub(super) fn wipe(&self, disk: usize) {
+        self.wiped.borrow_mut().insert(disk);
+    }
+
+    /// Disks that were wiped, without those of which `is_member` says that they became members meanwhile.
+    pub(super) fn retain_wiped(&self, is_member: impl Fn(usize) -> bool) -> Vec<usize> {
+        let mut wiped = self.wiped.borrow_mut();
+        wiped.retain(|disk| !is_member(*disk));
+        wiped.iter().copied().collect()
+    }
+
+    /// A disk is being added: others may call it a member before the operator hears of it.
+    pub(super) fn begin_adding(&self) {
+        self.is_adding.set(true);
+    }
+
+    /// That is over. A disk that was `added` is no wiped one any more.
+    pub(super) fn end_adding(&self, added: Option<usize>) {
+        self.is_adding.set(false);
+        added.iter().for_each(|disk| _ = self.wiped.borrow_mut().remove(disk));
+    }
+
+    /// Whether a disk was being added when the power went.
+    pub(super) fn is_adding(&self) -> bool {
+        self.is_adding.get()
+    }
+
+    /// Sets whether the array lacked a member, or was about to, when the power went.
+    pub(super) fn set_was_hurt(&self, was_hurt: bool) {
+        self.was_hurt.set(was_hurt);
+    }
+
+    /// Whether the array lacked a member, or was about to, when the power went.
+    pub(super) fn was_hurt(&self) -> bool {
+        self.was_hurt.get()
+    }
+
+    /// A member was rebuilt up to a sector when the array was stopped.
+    pub(super) fn stop_rebuild(&self, disk: usize, done: u64) {
+        self.rebuilt.set(Some((disk, done)));
+    }
+
+    /// The disk on which a member was being rebuilt when the array was stopped, and sectors done; once.
+    pub(super) fn take_rebuilt(&self) -> Option<(usize, u64)> {
+        self.rebuilt.take()
+    }
+
+    /// Something begins or ends that happens to the array beside its load.
+    pub(super) fn set_event(&self, event: Option<&'static str>) {
+        self.event.set(event);
+    }
+
+    /// What is known now, for a start after a cut. `is_used`: the event goes on beside I/Os.
+    pub(super) fn snapshot(&self, is_used: bool) -> HealthSnapshot {
+        HealthSnapshot {
+            was_hurt: !self.hurt.borrow().is_empty(),
+            wiped: self.wiped.borrow().clone(),
+            is_adding: self.is_adding.get(),
+            event: self.event.get().filter(|_| is_used),
+        }
+    }
+
+    /// Begins with what was known when the power went. The event beside which it went.
+    pub(super) fn restore(&self, known: HealthSnapshot) -> Option<&'static str> {
+        self.was_hurt.set(known.was_hurt);
+        self.wiped.replace(known.wiped);
+        self.is_adding.set(known.is_adding);
+        known.event
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_is_wiped_until_it_was_added() {
+        let health = ArrayHealth::default();
+        health.wipe(3);
+        health.wipe(1);
+        health.begin_adding();
+        assert!(health.is_adding());
+        health.end_adding(None);
+        assert_eq!(health.retain_wiped(|_| false), [1, 3]);
+        health.end_adding(Some(3));
+        assert_eq!(health.retain_wiped(|_| false), [1]);
+        assert!(health.retain_wiped(|disk| disk == 1).is_empty());
+    }
+
+    #[test]
+    fn a_start_after_a_cut_knows_what_was_known() {
+        let before = ArrayHealth::default();
+        before.hurt(2);
+        before.wipe(0);
+        before.set_event(Some("checked"));
+        let after = ArrayHealth::default();
+        assert_eq!(after.restore(before.snapshot(true)), Some("checked"));
+        assert!(after.was_hurt() && !after.is_hurt(2), "faults end with the power");
+        assert_eq!(after.retain_wiped(|_| false), [0]);
+        assert_eq!(after.restore(before.snapshot(false)), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! How many I/Os have begun and ended, which are left out, and when the last one ended.
+//!
+//! Invariants:
+//! * An I/O that is left out counts as begun and ended at once: numbers are the same whatever is left out.
+//! * One fiber at a time waits for I/Os to begin.
+
+use crate::order::Keep;
+use crate::world::{FiberId, World};
+use drystone_core::clock::Ns;
+use std::cell::Cell;
+
+/// See the module's text.
+pub(super) struct Progress {
+    world: World,
+    keep: Option<Keep>,
+    begun: Cell<u64>,
+    ended: Cell<u64>,
+    /// When the last I/O ended: the time, and pauses until then.
+    last_end: Cell<(Ns, u64)>,
+    /// The fiber that waits until so many I/Os have begun.
+    waiter: Cell<Option<(u64, FiberId)>>,
+}
+
+impl Progress {
+    /// Of a run in which all I/Os are done, or those that are kept.
+    pub(super) fn new(world: World, keep: Option<Keep>) -> Self {
+        let last_end = Cell::new((world.now(), 0));
+        let (begun, ended) = (Cell::new(0), Cell::new(0));
+        Progress { world, keep, begun, ended, last_end, waiter: Cell::new(None) }
+    }
+
+    /// I/Os that have begun.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun.get()
+    }
+
+    /// I/Os that have begun and not ended.
+    pub(super) fn open(&self) -> u64 {
+        self.begun.get() - self.ended.get()
+    }
+
+    /// The number of the next I/O; none if it is left out.
+    pub(super) fn begin(&self) -> Option<u64> {
+        let number = self.begun.get() + 1;
+        self.begun.set(number);
+        self.wake_waiter(number);
+        let kept = self.keep.as_ref().is_none_or(|keep| keep.contains(&number));
+        if !kept {
+            self.ended.set(self.ended.get() + 1);
+        }
+        kept.then_some(number)
+    }
+
+    /// An I/O has ended.
+    pub(super) fn end(&self) {
+        self.ended.set(self.ended.get() + 1);
+        self.note();
+    }
+
+    /// Those whose contexts were dropped have ended, too.
+    pub(super) fn end_all(&self) {
+        self.ended.set(self.begun.get());
+    }
+
+    /// There is progress now, whether or not an I/O has ended.
+    pub(super) fn note(&self) {
+        self.last_end.set((self.world.now(), self.world.pauses()));
+    }
+
+    /// Time and pauses of fibers since the last progress.
+    pub(super) fn idle(&self) -> (Ns, u64) {
+        let (since, pauses) = self.last_end.get();
+        (self.world.now() - since, self.world.pauses() - pauses)
+    }
+
+    /// The running fiber sleeps until so many I/Os have begun, or `goes_on` says no.
+    pub(super) fn wait_for(&self, begun: u64, goes_on: impl Fn() -> bool) {
+        while self.begun.get() < begun && goes_on() {
+            self.waiter.set(Some((begun, self.world.running())));
+            self.world.doze(None);
+        }
+        self.waiter.set(None);
+    }
+
+    /// The fiber that waits for so many I/Os looks again.
+    pub(super) fn wake_waiter(&self, begun: u64) {
+        if let Some((at, fiber)) = self.waiter.get()
+            && begun >= at
+        {
+            self.world.wake(fiber);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_has_begun_and_ended() {
+        let progress = Progress::new(World::new(false), Some(Keep::from([2])));
+        assert_eq!((progress.begin(), progress.open()), (None, 0));
+        assert_eq!((progress.begin(), progress.open()), (Some(2), 1));
+        progress.end();
+        assert_eq!((progress.begun(), progress.open()), (2, 0));
+    }
+}

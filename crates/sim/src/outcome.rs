@@ -1,0 +1,31 @@
+//! The outcome of a run of one seed.
+
+use crate::counts::Counts;
+use crate::schedule::Stuck;
+use drystone_core::clock::Ns;
+
+/// A line of a trace: time, fiber, what happened.
+pub type Line = (Ns, String, String);
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Why it failed, if it did.
+    pub failure: Option<Stuck>,
+    /// The I/O that something is wrong with, if it is known.
+    pub culprit: Option<u64>,
+    /// What happened.
+    pub counts: Counts,
+    /// The same for runs that are the same.
+    pub digest: u64,
+    /// I/Os begun.
+    pub ios: u64,
+    /// Contexts at a time.
+    pub contexts: u64,
+    /// Simulated time.
+    pub simulated_ns: Ns,
+    /// Time, fiber, what happened; if there was to be a trace.
+    pub trace: Vec<Line>,
+    /// The stack file.
+    pub stack: String,
+}
