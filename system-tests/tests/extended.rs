@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 
-use drystone_exports::nbd::client::{ClientError, Connection, Negotiation, RawRequest};
 use drystone_exports::nbd::proto::InfoCode;
 use drystone_exports::nbd::{Command, CommandFlags, ErrorCode, ReplyStyle, TransmissionFlags};
+use drystone_testkit::nbd::{ClientError, Connection, Negotiation, RawRequest};
 use system_tests::server::PATIENCE;
 use system_tests::{Server, stack};
 

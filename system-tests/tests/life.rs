@@ -9,7 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use drystone_exports::nbd::client::Negotiation;
+use drystone_testkit::nbd::Negotiation;
 use system_tests::{Server, new_folder, program, python, requires, run, stack};
 
 /// Writes through a client, stops the server by a signal, and checks the file it leaves.

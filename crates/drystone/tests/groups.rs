@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use common::{Server, bad, good, program};
-use drystone_exports::nbd::client::{Connection, Negotiation};
+use drystone_testkit::nbd::{Connection, Negotiation};
 use serde_json::json;
 use tempfile::TempDir;
 

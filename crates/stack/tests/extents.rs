@@ -14,12 +14,12 @@ use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
-use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
+use drystone_testkit::nbd::{Connection, Negotiation};
 
 const SIZE: u64 = 16 << 20;
 /// Against hanging.

@@ -19,7 +19,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod client;
 mod close;
 pub mod export;
 pub mod extents;

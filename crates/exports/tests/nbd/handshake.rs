@@ -1,10 +1,10 @@
 //! Each option of the handshake.
 
-use drystone_exports::nbd::client::{ClientError, Negotiation};
 use drystone_exports::nbd::proto::{ClientFlags, InfoCode, OptionCode, ReplyCode};
 use drystone_exports::nbd::{
     BlockSizes, CloseReason, Event, ExportInfo, Handshake, ReplyStyle, TlsPolicy, TransmissionFlags,
 };
+use drystone_testkit::nbd::{ClientError, Negotiation};
 
 use crate::support::{Server, server};
 

@@ -1,8 +1,8 @@
 //! What holds for all inputs.
 
-use drystone_exports::nbd::client::{Negotiation, RawRequest};
 use drystone_exports::nbd::fuzz::{fuzz_handshake, fuzz_transmission};
 use drystone_exports::nbd::{Command, CommandFlags, ExportInfo, ReplyStyle};
+use drystone_testkit::nbd::{Negotiation, RawRequest};
 use proptest::prelude::*;
 
 use crate::support::server;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use drystone_exports::nbd::client::{ClientError, Negotiation};
 use drystone_exports::nbd::proto::{ClientFlags, OptionCode, ReplyCode};
 use drystone_exports::nbd::tls::SEND_BUFFER_BYTES;
 use drystone_exports::nbd::{
     CloseReason, CommandFlags, Event, ExportInfo, Handshake, ReplyStyle, TlsConfig, TlsPolicy,
     TlsSession,
 };
+use drystone_testkit::nbd::{ClientError, Negotiation};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, SanType};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -1,10 +1,10 @@
 //! Each command, in each style of replies.
 
-use drystone_exports::nbd::client::{ClientError, Connection, Negotiation, RawRequest};
 use drystone_exports::nbd::proto::{InfoCode, TransmissionFlags};
 use drystone_exports::nbd::{
     BlockSizes, CloseReason, Command, CommandFlags, ErrorCode, ExportInfo, ReplyStyle,
 };
+use drystone_testkit::nbd::{ClientError, Connection, Negotiation, RawRequest};
 
 use crate::support::{Server, server};
 

@@ -1,8 +1,8 @@
 //! How much one request may ask for, and how much one answer may hold.
 
-use drystone_exports::nbd::client::ClientError;
 use drystone_exports::nbd::proto::{CommandFlags, ErrorCode};
 use drystone_exports::nbd::server::Settings;
+use drystone_testkit::nbd::ClientError;
 
 use crate::disk::{Disk, PIECE};
 use crate::served::{Served, export};

@@ -3,9 +3,9 @@
 use std::io::{ErrorKind, Read, Write};
 
 use drystone_exports::nbd::CommandFlags;
-use drystone_exports::nbd::client::Negotiation;
 use drystone_exports::nbd::proto::{ErrorCode, OptionCode, ReplyCode, TransmissionFlags};
 use drystone_exports::nbd::server::{HANDSHAKES_MAX, Settings};
+use drystone_testkit::nbd::Negotiation;
 
 use drystone_exports::server::{Access, AllowList};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use drystone_core::Op;
 use drystone_core::clock::ManualClock;
 use drystone_core::sync::LockCounters;
-use drystone_exports::nbd::client::{ClientError, Connection};
 use drystone_exports::nbd::proto::{Command, CommandFlags};
 use drystone_exports::nbd::server::Settings;
 use drystone_exports::server::Budget;
+use drystone_testkit::nbd::{ClientError, Connection};
 
 use crate::disk::Disk;
 use crate::served::{Served, export, until};

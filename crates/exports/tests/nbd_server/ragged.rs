@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use drystone_core::{BioFlags, Op};
-use drystone_exports::nbd::client::{ClientError, Connection};
 use drystone_exports::nbd::proto::{Command, CommandFlags, ErrorCode};
 use drystone_exports::nbd::server::Settings;
+use drystone_testkit::nbd::{ClientError, Connection};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 

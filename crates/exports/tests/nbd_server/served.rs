@@ -10,9 +10,9 @@ use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockCounters, LockRegistry};
 use drystone_core::{ContextSet, Priority};
-use drystone_exports::nbd::client::{Connection, Negotiation};
 use drystone_exports::nbd::server::{Export, ExportTable, Incoming, ListenerTls, Settings};
 use drystone_exports::server::{Budget, Clients, Inbox, Membership, Volume, Worker};
+use drystone_testkit::nbd::{Connection, Negotiation};
 use drystone_throttle::Groups;
 
 use crate::disk::{Disk, Handle};

@@ -9,16 +9,16 @@ use super::plan::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
 use super::requests::Requests;
 use super::wire::Wire;
 use drystone_core::clock::Ns;
-use drystone_exports::nbd::client::{ClientError, Connection, Negotiation, RawRequest};
 use drystone_exports::nbd::proto::{
     ClientFlags, Command, InfoCode, OptionCode, ReplyCode, TransmissionFlags,
 };
+use drystone_testkit::nbd::{ClientError, Connection, Negotiation, RawRequest};
 use fastrand::Rng;
 use std::io::Write;
 use std::rc::Rc;
 
 /// What clients' calls return.
-pub(super) type Result<T> = drystone_exports::nbd::client::Result<T>;
+pub(super) type Result<T> = drystone_testkit::nbd::Result<T>;
 
 /// Bytes may take so long, a little more than the plan's longest.
 const LATENCY_NS: Ns = 4_000_000;

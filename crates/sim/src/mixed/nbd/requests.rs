@@ -13,11 +13,11 @@ use super::plan::{ExportPlan, keeps};
 use super::wire::Wire;
 use crate::oracle::ReadId;
 use drystone_core::{Bio, BioFlags, Op, Status};
-use drystone_exports::nbd::client::{ClientError, Connection, RawRequest, Reply};
 use drystone_exports::nbd::proto::{
     AllocationFlags, Command, CommandFlags, ErrorCode, TransmissionFlags,
 };
 use drystone_exports::nbd::reply::ReplyStyle;
+use drystone_testkit::nbd::{ClientError, Connection, RawRequest, Reply};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;

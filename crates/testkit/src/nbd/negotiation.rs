@@ -6,12 +6,12 @@ use super::{
     ClientError, Connection, Description, Result, ensure, read_bytes, read_u16, read_u32, read_u64,
     send, text,
 };
-use crate::nbd::export::BlockSizes;
-use crate::nbd::proto::{
+use drystone_exports::nbd::export::BlockSizes;
+use drystone_exports::nbd::proto::{
     ClientFlags, HandshakeFlags, INIT_MAGIC, InfoCode, OPTION_MAGIC, OPTION_REPLY_MAGIC,
     OptionCode, ReplyCode, TransmissionFlags,
 };
-use crate::nbd::reply::ReplyStyle;
+use drystone_exports::nbd::reply::ReplyStyle;
 
 /// One reply to an option.
 #[derive(Clone, Debug, PartialEq, Eq)]

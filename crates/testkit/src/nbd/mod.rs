@@ -6,7 +6,7 @@
 
 use std::io::{Read, Write};
 
-use super::proto::{ErrorCode, ReplyCode};
+use drystone_exports::nbd::proto::{self, ErrorCode, ReplyCode};
 
 mod connection;
 mod description;
@@ -101,7 +101,7 @@ fn read_bytes(stream: &mut impl Read, length: u64) -> Result<Vec<u8>> {
 }
 
 fn text(bytes: &[u8]) -> Result<String> {
-    ensure(bytes.len() <= super::proto::STRING_MAX_BYTES, "a string is too long")?;
+    ensure(bytes.len() <= proto::STRING_MAX_BYTES, "a string is too long")?;
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.contains('\0') => Ok(text.to_owned()),
         _ => broken("a string is not UTF-8 without NUL"),

@@ -1,7 +1,7 @@
 //! An export as the server describes it.
 
-use crate::nbd::export::BlockSizes;
-use crate::nbd::proto::TransmissionFlags;
+use drystone_exports::nbd::export::BlockSizes;
+use drystone_exports::nbd::proto::TransmissionFlags;
 
 /// The server's description of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]

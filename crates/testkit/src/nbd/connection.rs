@@ -6,11 +6,11 @@ use super::{
     ClientError, Description, Result, broken, ensure, read_bytes, read_u16, read_u32, read_u64,
     send, text,
 };
-use crate::nbd::proto::{
+use drystone_exports::nbd::proto::{
     ChunkType, Command, CommandFlags, EXTENDED_REPLY_MAGIC, EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC,
     ReplyFlags, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC,
 };
-use crate::nbd::reply::ReplyStyle;
+use drystone_exports::nbd::reply::ReplyStyle;
 
 /// A request header, field by field, to send as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
