@@ -20,7 +20,7 @@ const LIMITS: [(&str, usize); 9] = [
     ("lab", 21),
     ("queue", 15),
     ("raid", 2),
-    ("sim", 28),
+    ("sim", 26),
     ("stack", 8),
     ("targets", 9),
     ("throttle", 5),
