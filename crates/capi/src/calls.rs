@@ -23,7 +23,7 @@ use crate::stack::Stack;
 
 /// What `drystone_context *` points to.
 pub struct Cell {
-    /// Only whoever has raised `entered` may refer to it.
+    /// Only a call that has raised `entered` may refer to it.
     queue: UnsafeCell<Queue>,
     /// A call is inside, or was left by a panic.
     entered: AtomicBool,

@@ -214,7 +214,7 @@ pub fn iostat(
             false => format!("{}\n", columns::table(&rows)),
         };
         done += 1;
-        // Whoever read the reports may have gone.
+        // The reader of the reports may have gone.
         if !output::print(&text)? || reports == Some(done) {
             return Ok(());
         }

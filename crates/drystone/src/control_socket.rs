@@ -29,7 +29,7 @@ use drystone_stack::runtime::Runtime;
 use rustix::net::{SendFlags, send};
 
 use crate::failure::Failure;
-use crate::unix_socket::{self, Place};
+use crate::unix_socket::{self, BoundSocket};
 
 /// Most clients at a time.
 const MAX_CONNECTIONS: usize = 64;
@@ -45,7 +45,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct ControlSocket {
     listener: UnixListener,
     /// The path, and the inode that was made there.
-    place: Place,
+    place: BoundSocket,
 }
 
 impl Drop for ControlSocket {
@@ -69,7 +69,7 @@ impl ControlSocket {
     }
 
     /// The path with its inode, for a hurried exit.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> BoundSocket {
         self.place.clone()
     }
 

@@ -1,6 +1,6 @@
 //! Tells the operator what happens while a stack is served: a line on standard error for each event, with its time.
 //!
-//! Invariant: nothing but the thread here waits for whoever reads standard error.
+//! Invariant: only the thread here waits for the reader of standard error.
 
 use std::io;
 use std::sync::Arc;

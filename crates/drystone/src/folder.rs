@@ -2,7 +2,7 @@
 //!
 //! Root's are in `/run/drystone`, another user's in `$XDG_RUNTIME_DIR/drystone`, or, if that is
 //! not set, in `/tmp/drystone-UID`. `$DRYSTONE_RUNTIME_DIR` names another folder. The folder has
-//! mode 0700 and belongs to the user; anything else is refused, since whoever can put a socket
+//! mode 0700 and belongs to the user; anything else is refused, since a user who can put a socket
 //! there can pretend to be the server.
 
 use std::fs::{self, DirBuilder};

@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Devices are opened before front ends make anything, so that a refused start leaves no socket.
 //! - Each data thread has one context and runs one [`Worker`].
-//! - Front ends end first, while the data threads answer: whoever uses a file may have something to write.
+//! - Front ends end first, while the data threads answer, because the user of a file may have something to write.
 //! - Nothing is flushed before every worker has returned, so a flush covers all that clients wrote.
 
 use std::io;
@@ -125,7 +125,7 @@ impl Server {
         self.front_ends.iter_mut().for_each(|front_end| front_end.leave());
         for inbox in &self.inboxes {
             inbox.stop();
-            // Whoever has a file open that was mounted already is not waited for: why it failed is to be said.
+            // The start does not wait for users of files that were mounted already: it reports why it failed.
             inbox.abort();
         }
         let _ = self.end();
@@ -255,7 +255,7 @@ impl ServerHandle for Server {
             // What is not unmounted is served until nobody has it open.
             output::warning(&format!("{why:#}"));
         }
-        // Who uses files was waited for; nobody who could still save anything is cut off by this.
+        // All users of files have ended, so this cuts off nobody who could still save anything.
         let _limit = (mode == StopMode::Drain).then(|| self.limit_end());
         let ended = self.end();
         if mode == StopMode::Now {

@@ -5,7 +5,7 @@
 //! and then their whole group, a terminal and a script may do so too.
 //!
 //! Installing a handler replaces an inherited "ignore", so a server started in the background of
-//! a script stops like any other. But whoever ignores SIGHUP wants a server that outlives its terminal (`nohup`).
+//! a script stops like any other. But a user who ignores SIGHUP wants a server that outlives its terminal (`nohup`).
 
 use std::io;
 use std::process;

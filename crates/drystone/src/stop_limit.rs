@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn a_standstill_is_in_flight_and_does_not_end() {
         let seen = |in_flight, ended| Progress { in_flight, ended, ..Progress::default() };
-        // Who has a file open and does nothing is no standstill.
+        // A client that has a file open and does nothing is no standstill.
         let idle = [(100, seen(0, 7)), (300, seen(0, 7))];
         assert_eq!(exceeded(&idle), [None; 2]);
         // More of it begins, and none ends; one has ended; none does again.

@@ -4,7 +4,7 @@
 //! - At most one server has a path: while a server decides whether what is there is stale, and
 //!   until it listens, it holds the lock of a file beside the path (`Lock`).
 //! - That file belongs to the user of the server and has mode 0600, so that no other user can hold its lock. What
-//!   others may open, the folder for example, is not locked: whoever can open a file can also lock it.
+//!   others may open, the folder for example, is not locked, because a user who can open a file can also lock it.
 //! - A socket has the mode that was asked for from the moment when it is there. No mode is changed by
 //!   path, which might lead to another file by then.
 //! - A path is removed only while the socket that was made there is still there.
@@ -28,12 +28,12 @@ const LOCK_ENDING: &str = ".lock";
 
 /// A path with the inode of the socket that was made there.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct BoundSocket {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-impl Place {
+impl BoundSocket {
     /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
@@ -55,7 +55,7 @@ impl Place {
 /// # Errors
 /// One sentence with the path: a live socket (with its holder, and `hint` as what to do instead),
 /// anything else that is there, or the operating system's reason.
-pub fn bind(path: &Path, mode: u32, hint: &str) -> anyhow::Result<(UnixListener, Place)> {
+pub fn bind(path: &Path, mode: u32, hint: &str) -> anyhow::Result<(UnixListener, BoundSocket)> {
     let refused =
         |error: io::Error| anyhow::anyhow!("cannot make the socket {}: {error}", path.display());
     let path = std::path::absolute(path).map_err(refused)?;
@@ -67,7 +67,7 @@ pub fn bind(path: &Path, mode: u32, hint: &str) -> anyhow::Result<(UnixListener,
     rustix::process::umask(before);
     let listener = bound.map_err(refused)?;
     let meta = fs::symlink_metadata(&path).map_err(refused)?;
-    Ok((listener, Place { path, inode: (meta.dev(), meta.ino()) }))
+    Ok((listener, BoundSocket { path, inode: (meta.dev(), meta.ino()) }))
 }
 
 /// Connects to the listener at `path` without waiting for it to accept.
@@ -105,7 +105,7 @@ impl Lock {
         for _ in 0..LOCK_TRIES {
             let file = open_lock(&path)?;
             match file.try_lock() {
-                // Whoever had it may have removed the file before it was locked here.
+                // Its former owner may have removed the file before it was locked here.
                 Ok(()) if is_at(&file, &path)? => return Ok(Self { path, _file: file }),
                 Ok(()) => {}
                 Err(fs::TryLockError::WouldBlock) => thread::sleep(LOCK_PAUSE),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waited_for_a_lock_locks_what_is_there() {
+    fn a_waiter_for_a_lock_locks_the_file_that_is_there() {
         let _alone = alone();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.sock");

@@ -1,4 +1,4 @@
-//! What this version can serve, and what it only knows by name. The one place to open when a
+//! The kinds and keys that this version serves, and those that it only knows by name. The one place to open when a
 //! kind, a target or a key arrives.
 //!
 //! A planned kind or key is refused with the sentence "not available in this version" instead of "unknown".

@@ -1,10 +1,10 @@
 //! What an operator should hear of a running stack, as typed events ([design](../../../docs/design/0008-events.md)).
 //!
 //! Invariants:
-//! * Whoever publishes waits for nobody but another who does: there is room for `EVENTS_MAX`, and what
+//! * A publisher waits only for other publishers: there is room for `EVENTS_MAX`, and what
 //!   comes beyond that is counted.
 //! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and collected by
-//!   whoever reads.
+//!   the reader.
 //! * What may repeat is told at once, then ever more seldom, and never lost: it is counted meanwhile.
 
 use std::collections::VecDeque;

@@ -55,7 +55,7 @@ pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
     load_with(path, &LoadOptions::default())
 }
 
-/// What is said of a stack beside its file.
+/// Options of a stack beside its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// The default export (or the only one) also appears as this file, and so has a way in.

@@ -23,7 +23,7 @@ pub trait FrontEnd: Send {
         Ok(())
     }
 
-    /// The data threads run: clients may come. Whoever was asked to stop meanwhile makes nothing more.
+    /// The data threads run: clients may come. After a request to stop it makes nothing more.
     ///
     /// # Errors
     /// One sentence; then [`FrontEnd::leave`] is called.

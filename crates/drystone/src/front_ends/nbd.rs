@@ -14,7 +14,7 @@ use drystone_stack::spec::Listener as Address;
 
 use super::front_end::{At, FrontEnd};
 use crate::ending::Ending;
-use crate::unix_socket::{self, Place};
+use crate::unix_socket::{self, BoundSocket};
 
 /// The listeners of a server.
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub struct Nbd {
     /// Bound, and not yet accepted on.
     listeners: Vec<Listener>,
     /// Where Unix sockets are.
-    places: Vec<Place>,
+    places: Vec<BoundSocket>,
     uris: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl Nbd {
 /// Binds an address: a Unix socket, or every address that a host's name stands for.
 fn bind(
     address: &Address,
-    places: &mut Vec<Place>,
+    places: &mut Vec<BoundSocket>,
     ending: &Ending,
 ) -> anyhow::Result<Vec<OwnedFd>> {
     match address {

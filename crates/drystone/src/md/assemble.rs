@@ -69,7 +69,7 @@ pub fn stack_text(
     }
     text += "# Relative paths start from the folder of this file.\n";
     let flag = if read_only { "read_only = true\n" } else { "" };
-    for Place { device, image, .. } in &places {
+    for StackMember { device, image, .. } in &places {
         text += &format!("\n[device.{device}]\ntype = \"file\"\n{}{flag}", file_keys(image)?);
     }
     text += &format!("\n[device.{}]\n{}{flag}", key(name), array_keys(images, &places));
@@ -79,7 +79,7 @@ pub fn stack_text(
 }
 
 /// An image with its name in the stack, and what it is.
-struct Place<'a> {
+struct StackMember<'a> {
     device: String,
     image: &'a Image,
     what: String,
@@ -89,7 +89,7 @@ struct Place<'a> {
 const JOURNAL: &str = "journal";
 
 /// Those that take part, members by role first; spares only where they can be of use.
-fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<Place<'a>> {
+fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<StackMember<'a>> {
     let array = &images.array;
     let members = array.members.iter().enumerate();
     let members = members.filter_map(|(role, m)| Some((role, m.device()?, "member")));
@@ -105,7 +105,7 @@ fn places<'a>(images: &'a Images, name: &str, read_only: bool) -> Vec<Place<'a>>
     members
         .map(|member| (member, member.0))
         .chain(others)
-        .map(|((n, device, what), number)| Place {
+        .map(|((n, device, what), number)| StackMember {
             device: format!("{letter}{number}"),
             image: &images.images[device],
             what: if what == JOURNAL { what.to_owned() } else { format!("{what} {n}") },
@@ -127,10 +127,10 @@ fn file_keys(image: &Image) -> Result<String, Failure> {
     Ok(keys)
 }
 
-fn array_keys(images: &Images, places: &[Place<'_>]) -> String {
+fn array_keys(images: &Images, places: &[StackMember<'_>]) -> String {
     let (array, layout) = (&images.array, &images.array.layout);
     let mut keys = format!("type = \"{}\"\nmembers = [\n", layout.level());
-    for Place { device, what, .. } in places {
+    for StackMember { device, what, .. } in places {
         keys += &format!("    \"{device}\", # {what}\n");
     }
     for (role, member) in array.members.iter().enumerate() {

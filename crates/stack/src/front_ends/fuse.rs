@@ -1,7 +1,7 @@
 //! `fuse = "PATH"`: an export as a regular file.
 //!
 //! Invariant: no path is asked for more than where it leads to, because a server that was stopped may be what is
-//! mounted there, and whoever asks that waits without end.
+//! mounted there, and a call to it waits without end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +44,7 @@ impl FrontEnd for Fuse {
         });
     }
 
-    /// Whoever opens a file has one.
+    /// A process that opens a file has a user id.
     fn knows_users(&self, export: &ExportSpec) -> bool {
         export.fuse.is_some()
     }
@@ -62,11 +62,11 @@ impl FrontEnd for Fuse {
     }
 
     fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
-        let mut places: BTreeMap<PathBuf, Place<'_>> = BTreeMap::new();
+        let mut places: BTreeMap<PathBuf, MountPath<'_>> = BTreeMap::new();
         for (export, fuse) in files(stack) {
             let span = stack.places.export(&export.name, "fuse");
             let Some(real) = real_path(&fuse.path, &span, findings) else { continue };
-            let place = Place { export, path: &fuse.path, real: real.clone(), span };
+            let place = MountPath { export, path: &fuse.path, real: real.clone(), span };
             let met = place.met(&places);
             match met.and_then(|other| Some((other, place.clash(other)?))) {
                 Some((other, (message, hint))) => {
@@ -154,7 +154,7 @@ fn agree(
 }
 
 /// Where an export appears.
-struct Place<'a> {
+struct MountPath<'a> {
     export: &'a ExportSpec,
     path: &'a Path,
     /// Without symbolic links.
@@ -162,9 +162,9 @@ struct Place<'a> {
     span: Span,
 }
 
-impl<'a> Place<'a> {
+impl<'a> MountPath<'a> {
     /// One of these that it is, or is in, or that is in it.
-    fn met<'p>(&self, places: &'p BTreeMap<PathBuf, Place<'a>>) -> Option<&'p Place<'a>> {
+    fn met<'p>(&self, places: &'p BTreeMap<PathBuf, MountPath<'a>>) -> Option<&'p MountPath<'a>> {
         let around = self.real.ancestors().find_map(|folder| places.get(folder));
         // What is in a folder comes right behind it.
         let behind = (Bound::Excluded(self.real.as_path()), Bound::<&Path>::Unbounded);
@@ -174,7 +174,7 @@ impl<'a> Place<'a> {
     }
 
     /// Why this cannot be where `other` is too, or in it, or around it, and what would be right.
-    fn clash(&self, other: &Place<'_>) -> Option<(String, String)> {
+    fn clash(&self, other: &MountPath<'_>) -> Option<(String, String)> {
         let (own, their, shown) = (&self.export.name, &other.export.name, self.path.display());
         if self.real != other.real {
             let message = format!(
@@ -211,7 +211,7 @@ impl<'a> Place<'a> {
 }
 
 /// Where the path leads to; or reports why nothing can be made there. `None` also if that cannot be told:
-/// whoever starts finds out.
+/// the start finds out.
 fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBuf> {
     let shown = path.display();
     match kernel::resolve(path) {
@@ -230,7 +230,7 @@ fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBu
     None
 }
 
-/// A folder is there, or something is mounted, below which there may be one: whoever starts finds out.
+/// Whether a folder is there, or a mount below which there may be one; the start finds out.
 fn can_be_shared(path: &Path) -> bool {
     kernel::is_mount_point(path).unwrap_or(true)
         || fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())

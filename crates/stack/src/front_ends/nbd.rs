@@ -117,7 +117,7 @@ fn listener_span(stack: &StackSpec, export: &ExportSpec, listener: &Listener) ->
     stack.places.get(&format!("export/{}/nbd/{at}", export.name))
 }
 
-/// What holds for the whole connection is as the first export at this address has it.
+/// Checks that keys of whole connections agree with the first export at this address.
 fn shared(
     stack: &StackSpec,
     export: &ExportSpec,

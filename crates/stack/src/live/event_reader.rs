@@ -14,7 +14,7 @@ use crate::events::{Event, Lasting, What};
 const PAUSE_MIN_NS: Ns = 5_000_000_000;
 const PAUSE_MAX_NS: Ns = 600_000_000_000;
 
-/// When somebody who says the same again and again may be told of again.
+/// When an event that repeats is due again.
 #[derive(Clone, Copy, Default)]
 struct Limit {
     next: Ns,
@@ -33,7 +33,7 @@ impl Limit {
 pub struct EventReader {
     stack: LiveStack,
     limits: BTreeMap<String, Limit>,
-    /// What repeats, and is not to be told yet.
+    /// Events that repeat and are not due yet.
     kept: Vec<Event>,
 }
 
@@ -42,7 +42,7 @@ impl EventReader {
         EventReader { stack, limits: BTreeMap::new(), kept: Vec::new() }
     }
 
-    /// What there is to be told now, in its order. Never waits long; to be called each second or so.
+    /// The events that are due, in their order. Never waits long; to be called each second or so.
     pub fn take(&mut self) -> Vec<Event> {
         self.collect(false)
     }
@@ -96,7 +96,7 @@ impl EventReader {
         told
     }
 
-    /// What `key` has noted, if it is time to tell it, and there is anything.
+    /// The failures of `key` since the last call, if they are due and there are any.
     fn noted(
         &mut self,
         key: &str,

@@ -1,4 +1,4 @@
-//! What a live stack serves: a volume for each export, and what each front end needs to serve them: for NBD an
+//! Exports of a live stack: a volume for each export, and what each front end needs to serve them: for NBD an
 //! export table for each address that is listened on, for FUSE a mount for each place.
 
 use std::path::PathBuf;
@@ -75,7 +75,7 @@ pub struct LiveMount {
     pub exports: Vec<LiveExport>,
 }
 
-/// What is to be mounted, in the order of the stack file. Paths have been checked to be spelled alike where
+/// The mounts, in the order of the stack file. Paths have been checked to be spelled alike where
 /// they are the same.
 pub fn mounts(exports: &[LiveExport]) -> Vec<LiveMount> {
     let mut mounts: Vec<LiveMount> = Vec::new();

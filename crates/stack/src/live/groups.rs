@@ -114,7 +114,7 @@ pub(super) fn set(groups: &Groups, path: &str, line: &IoMax) -> Result<MaxLine, 
     Ok(MaxLine::new(&line.device, &limits.map(|(_, limits)| limits).unwrap_or_default()))
 }
 
-/// What the I/O of a group below the root came to, or of each of them; then begins anew if asked to.
+/// The counts of I/O of a group below the root, or of each of them; resets them then if asked to.
 pub(super) fn stat(
     groups: &Groups,
     path: Option<&str>,
@@ -141,7 +141,7 @@ fn one_stat(path: &str, stat: &IoStats) -> GroupStat {
     GroupStat { path: path.to_owned(), io_stat }
 }
 
-/// What all I/O came to, the root's own included: it is what the devices count, as in the kernel.
+/// The counts of all I/O, the root's own included: the devices' own counts, as in the kernel.
 pub(super) fn root_stat(devices: &[DiskStats]) -> GroupStat {
     let stat = |device: &DiskStats| IoStat {
         rbytes: device.sectors_read * SECTOR_BYTES,

@@ -1,4 +1,4 @@
-//! What is written to the logs of `log-writes` without a client's doing: marks, and the ends of logs.
+//! Marks and ends of logs: the entries of `log-writes` that no client's I/O makes.
 //!
 //! It goes to the log device through a context of its own, opened for it, so that no data thread has
 //! to be there. Waiting is looking again after a pause, as for volumes that drain.
@@ -87,7 +87,7 @@ impl<'a> Writer<'a> {
     }
 
     fn run(mut self, pause: &SleepFn) -> Result<(), String> {
-        // What is not carried to its end would be waited for by all that come after it.
+        // Later entries would wait for an entry that is not carried to its end.
         self.carry(pause).inspect_err(|_| give_up(self.log, &self.locks))
     }
 
@@ -139,14 +139,14 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// What was to be written is not: nobody is to wait for it.
+/// Gives up the entries that are left, so that nobody waits for them.
 fn give_up(log: &WriteLog, locks: &LockCounters) {
     let mut wakes = Vec::new();
     log.give_up(locks, &mut wakes);
     wake(wakes);
 }
 
-/// Has contexts look that waited for what was written here.
+/// Wakes the contexts that waited for the entries written here.
 fn wake(words: Vec<Arc<Message>>) {
     for word in words {
         if let Some(handle) = word.receiver() {

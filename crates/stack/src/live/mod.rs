@@ -201,14 +201,14 @@ impl LiveStack {
         let devices = self.devices();
         let locks = self.locks.counters();
         let mut failed = Vec::new();
-        // What stands on others comes after them.
+        // A device comes after those that it stands on.
         for (live, array) in devices.iter().rev().filter_map(|d| Some((d, d.array.as_ref()?))) {
             let request = array.request(Command::Stop);
             let outcome = loop {
                 match request.outcome(&locks) {
                     Some(outcome) => break outcome,
                     None => {
-                        // What dropped contexts have in flight may be what it waits for.
+                        // The array may wait for I/O that dropped contexts have in flight.
                         self.contexts.free_idle_orphans();
                         pause(ARRAY_PAUSE_NS);
                     }
@@ -248,7 +248,7 @@ impl LiveStack {
         self.devices().iter().filter_map(sentence).collect()
     }
 
-    /// What opening a device needs that comes later: of the system, like all that is opened then.
+    /// The environment of devices that are opened later: the system's.
     fn open_env(&self) -> OpenEnv {
         let (threads, open) = self.opening;
         OpenEnv {
@@ -281,7 +281,7 @@ impl LiveStack {
         &self.tables
     }
 
-    /// What is to be mounted as files.
+    /// The exports that appear as files.
     pub fn mounts(&self) -> Vec<LiveMount> {
         exports::mounts(&self.live)
     }
@@ -385,7 +385,7 @@ fn devices(
         };
         let is_new = |name: &str| new.contains(name);
         let opened = match &spec.kind {
-            // What it stands on may be what could not be opened.
+            // One of its members may be a device that could not be opened.
             DeviceKind::Volume(_) | DeviceKind::Raid(_) if findings.errors() > 0 => continue,
             DeviceKind::Raid(raid) => {
                 raid::open_raid(spec, raid, (&find, &stack.absent), &is_new, (at, engine)).and_then(
@@ -426,7 +426,7 @@ fn holds_only_new(spec: &DeviceSpec, is_new: &dyn Fn(&str) -> bool) -> bool {
     }
 }
 
-/// What a device is made of, for people.
+/// A device's origin, for people.
 fn description(spec: &DeviceSpec) -> String {
     match &spec.kind {
         DeviceKind::File(file) => file.options.path.display().to_string(),

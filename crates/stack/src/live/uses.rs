@@ -1,6 +1,6 @@
-//! Who uses what in an open stack: the checks of [`crate::graph`] for tables that come later.
+//! Users of the devices of an open stack: the checks of [`crate::graph`] for tables that come later.
 //!
-//! A volume's live table counts and its inactive one too, because whoever resumes it makes that the
+//! A volume's live table counts and its inactive one too, because a resume makes that the
 //! live one without asking here again.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use super::devices::{LiveDevice, State};
 use crate::graph::MAX_LEVELS;
 use crate::spec::ExportSpec;
 
-/// What tells devices apart.
+/// The identity of a device.
 type Key = usize;
 
 fn key(device: &Arc<dyn Device>) -> Key {
@@ -43,7 +43,7 @@ fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
     let of_line = |line: &Line| {
         let mut uses: Vec<Use<'a>> = line.areas().into_iter().map(of_area).collect();
         if matches!(line.target, TargetSpec::Delay(_)) {
-            // What is read where it is written is used once.
+            // An area that is read where it is written is used once.
             uses.sort_by_key(|part| (key(&part.device), part.start));
             uses.dedup_by_key(|part| (key(&part.device), part.start));
         }
@@ -52,7 +52,7 @@ fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
     table.lines().iter().flat_map(of_line).collect()
 }
 
-/// What arrays use: the whole of their members.
+/// The areas that arrays use: the whole of their members.
 fn uses_of_arrays(state: &State) -> Vec<Use<'_>> {
     let mut uses = Vec::new();
     for (user, members) in state.arrays() {

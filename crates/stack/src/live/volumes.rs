@@ -409,7 +409,7 @@ fn not_a_volume(name: &str, kind: &str) -> String {
     format!("`{name}` is a {kind} device: only volumes have tables")
 }
 
-/// What a volume has let through and not got back: "3 reads and 1 write are".
+/// The I/O that a volume has in flight: "3 reads and 1 write are".
 fn in_flight(volume: &Volume) -> String {
     let stats = volume.stats();
     let words = [

@@ -187,7 +187,7 @@ pub fn parse_words(
                 let value_start = start + key.len() + 1;
                 let node = bare(value, value_start..span.end);
                 let table = inside(key).map_or(String::new(), |table| format!("{table}."));
-                let place = Place { start, implied: table.len() };
+                let place = KeyPosition { start, implied: table.len() };
                 insert(&mut entries, &format!("{table}{key}"), &place, node, findings);
             }
             _ => findings.error(
@@ -224,7 +224,7 @@ fn split_commas(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Where a key stands in the text.
-struct Place {
+struct KeyPosition {
     start: usize,
     /// Bytes at the key's begin that were not written.
     implied: usize,
@@ -234,7 +234,7 @@ struct Place {
 fn insert(
     entries: &mut Vec<Entry>,
     key: &str,
-    place: &Place,
+    place: &KeyPosition,
     value: Node,
     findings: &mut Findings,
 ) {

@@ -22,7 +22,7 @@ use drystone_stack::live::LiveMount;
 
 use super::growth::{Grown, Watch};
 use super::loop_device::LoopDevice;
-use super::place::{Place, remove_empty};
+use super::mount_target::{MountTarget, remove_empty};
 use crate::ending::Ending;
 use crate::output;
 
@@ -65,7 +65,7 @@ impl Files {
         inboxes: &[Arc<Inbox>],
         locks: &Arc<LockCounters>,
     ) -> anyhow::Result<Files> {
-        let place = Place::prepare(&live.path, live.exports.len())?;
+        let place = MountTarget::prepare(&live.path, live.exports.len())?;
         let path = place.path.clone();
         let first = &live.exports[0].spec;
         let fuse = first.fuse.as_ref().context("an export without a file")?;

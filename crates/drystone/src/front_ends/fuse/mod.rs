@@ -4,8 +4,8 @@ mod files;
 mod growth;
 mod hint;
 mod loop_device;
+mod mount_target;
 mod options;
-mod place;
 
 use anyhow::Result;
 use drystone_exports::fuse::kernel::MountError;
@@ -62,7 +62,7 @@ impl FrontEnd for Fuse {
         paths.map(|path| path.display().to_string()).collect()
     }
 
-    /// All of them before any is unmounted, so that none waits for another's client. Whoever refuses is told of then.
+    /// All of them before any is unmounted, so that none waits for another's client. A mount that refuses is reported then.
     fn close(&mut self) {
         self.mounts.iter_mut().for_each(|files| _ = files.detach_loops());
     }

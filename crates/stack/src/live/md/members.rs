@@ -233,7 +233,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// What the device stands on is not there any more.
+    /// The file or disk of the device is not there any more.
     fn is_detached(&self, name: &str) -> bool {
         let live = self.stack.devices.find(name);
         let path = live.and_then(|live| live.device.attribute("path"));

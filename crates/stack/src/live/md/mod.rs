@@ -147,7 +147,7 @@ impl Arrays<'_> {
             if self.stack.clock.now() >= deadline {
                 return Err(self.given_up(live, request.give_up(&locks), guards));
             }
-            // What dropped contexts have in flight may be what it waits for.
+            // The array may wait for I/O that dropped contexts have in flight.
             self.stack.contexts.free_idle_orphans();
             (self.pause)(pause);
             pause = (pause * 2).min(LONGEST_PAUSE_NS);
@@ -273,7 +273,7 @@ impl Arrays<'_> {
         check_stopped(&state).inspect_err(|_| self.stack.groups.detach(name))?;
         state.list.push(live.clone());
         drop(state);
-        // What begins by itself has begun when this has been done, which changes nothing.
+        // This command changes nothing; when it is done, work that begins by itself has begun.
         self.obtain(&live, &array, Command::Speed { min: None, max: None })?;
         Ok(live.members())
     }

@@ -1,4 +1,4 @@
-//! What is told of an array: its status, in mdadm's words.
+//! Reports on arrays: their status, in mdadm's words.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -13,7 +13,7 @@ use super::super::devices::State;
 use crate::live::LiveDevice;
 use crate::md::{ArrayReport, BitmapReport, MemberReport, SyncReport};
 
-/// What is told of `live`, if it is an array.
+/// The report on `live`, if it is an array.
 pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
     let array = live.array.as_ref()?;
     let status = array.status();

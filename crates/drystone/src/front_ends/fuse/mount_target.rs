@@ -1,9 +1,8 @@
-//! Where a file is to appear: what is found there, and what was left there.
+//! Targets of mounts: their state before a mount, and what an earlier server left there.
 //!
 //! Invariants:
-//! - Nothing at the path is asked for anything before it is known that whoever serves it answers, or that nobody
-//!   does.
-//! - What holds something is not mounted over: it would be hidden.
+//! - No call asks the path for anything before the server behind it is known to answer, or to be gone.
+//! - A file or folder with contents is not mounted over, because that would hide them.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -23,9 +22,9 @@ use crate::output;
 /// millisecond, and a person waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A place that something can be mounted on.
+/// The target of a mount: a file or folder that an export appears at.
 #[derive(Debug)]
-pub struct Place {
+pub struct MountTarget {
     /// Without symbolic links.
     pub path: PathBuf,
     pub kind: Kind,
@@ -33,12 +32,12 @@ pub struct Place {
     pub made: bool,
 }
 
-impl Place {
+impl MountTarget {
     /// Sees to it that there is something to mount on.
     ///
     /// # Errors
     /// One sentence on what is in the way.
-    pub fn prepare(path: &Path, exports: usize) -> anyhow::Result<Place> {
+    pub fn prepare(path: &Path, exports: usize) -> anyhow::Result<MountTarget> {
         let Found { path, is_dead } = look(std::path::absolute(path)?)?;
         if is_dead {
             detach_dead(&path)?;
@@ -52,7 +51,7 @@ impl Place {
             }
             Err(error) => bail!("the mount point {} cannot be used: {error}", path.display()),
         };
-        Ok(Place { path, kind, made })
+        Ok(MountTarget { path, kind, made })
     }
 
     /// Takes away what was made.
@@ -63,7 +62,7 @@ impl Place {
     }
 }
 
-/// Looks at a path, for a while: a server that was stopped answers nobody, and whoever asks it cannot be interrupted.
+/// Looks at a path on a thread of its own, for a while: a call to a stopped server cannot be interrupted.
 fn look(path: PathBuf) -> anyhow::Result<Found> {
     let (tell, told) = sync_channel(1);
     let asked = path.clone();
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     fn refused(path: &Path) -> String {
-        format!("{:#}", Place::prepare(path, 1).unwrap_err())
+        format!("{:#}", MountTarget::prepare(path, 1).unwrap_err())
     }
 
     #[test]
@@ -146,7 +145,7 @@ mod tests {
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("empty")).unwrap();
         fs::write(at("full"), "text").unwrap();
-        assert_eq!(Place::prepare(&at("empty"), 2).unwrap().kind, Kind::Folder);
+        assert_eq!(MountTarget::prepare(&at("empty"), 2).unwrap().kind, Kind::Folder);
         assert!(refused(folder.path()).contains("with something in it, which would be hidden"));
         assert!(refused(&at("full")).contains("is not an empty file"));
         assert!(refused(&at("none/new")).contains("cannot make"));
@@ -164,7 +163,7 @@ mod tests {
             link(name, to);
         }
         for path in ["dir/../vol.img", "folder/../vol.img", "link", "vol.img"] {
-            let place = Place::prepare(&real.join(path), 1).unwrap();
+            let place = MountTarget::prepare(&real.join(path), 1).unwrap();
             assert_eq!((place.path.clone(), place.made), (real.join("vol.img"), true), "{path}");
             place.remove();
             assert!(!real.join("vol.img").exists(), "{path}");
