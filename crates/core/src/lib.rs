@@ -68,4 +68,4 @@ pub use published::{Published, Subscription};
 pub use shared_list::SharedBioList;
 pub use slab::Slab;
 pub use status::Status;
-pub use units::{SECTOR_SHIFT, SECTOR_SIZE, Sector};
+pub use units::{ContextId, SECTOR_SHIFT, SECTOR_SIZE, Sector};

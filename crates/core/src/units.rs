@@ -1,4 +1,4 @@
-//! Units. A sector is always 512 bytes, whatever the block size of a device; sizes in public
+//! Units and numbers that are types of their own. A sector is always 512 bytes, whatever the block size of a device; sizes in public
 //! interfaces are bytes unless the name says sectors.
 
 /// Bytes in a sector, as a shift.
@@ -35,5 +35,18 @@ impl Sector {
 impl std::fmt::Display for Sector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// The number of a context in its set; numbers of dropped contexts are given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ContextId(pub u32);
+
+impl ContextId {
+    /// The number as an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
     }
 }

@@ -5,11 +5,13 @@
 //! free what it points at. Ours holds numbers that are never used again for anything else but a
 //! channel of the same context; if what they name is gone, polling it finds nothing.
 
+use crate::units::ContextId;
+
 /// What a submission of polled bios became, for [`super::Context::poll_for`]. May be given to
 /// another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {
-    pub(super) context: u32,
+    pub(super) context: ContextId,
     pub(super) serial: u64,
     pub(super) to: PolledTo,
 }

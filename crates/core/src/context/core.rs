@@ -15,6 +15,7 @@ use crate::ring::bell::Bell;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
 use crate::sync::{LockClass, between_polls, pause};
+use crate::units::ContextId;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -414,12 +415,12 @@ impl ContextCore {
             return self.unwatch_all();
         }
         if let Some(handle) = self.env.handle.upgrade() {
-            self.kick_unless_parked(&handle, event.token.value() as u32);
+            self.kick_unless_parked(&handle, ContextId(event.token.value() as u32));
         }
     }
 
     /// Kick context `id`, unless its owner sleeps there and so runs the work itself.
-    fn kick_unless_parked(&mut self, handle: &Handle, id: u32) {
+    fn kick_unless_parked(&mut self, handle: &Handle, id: ContextId) {
         if let Some(other) = handle.set.find(id).filter(|other| !other.parking().will_recheck()) {
             self.env.kick_later(other);
         }

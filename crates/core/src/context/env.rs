@@ -15,7 +15,7 @@ use crate::op::BioFlags;
 use crate::ring::{Ring, RingEvent, Token};
 use crate::status::Status;
 use crate::sync::LockCounters;
-use crate::units::SECTOR_SIZE;
+use crate::units::{ContextId, SECTOR_SIZE};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
@@ -56,7 +56,7 @@ pub struct Env {
     /// The owner, who is submitting, asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
-    pub(crate) id: u32,
+    pub(crate) id: ContextId,
     /// Nothing is submitted any more: what no driver has ends.
     pub(crate) draining: bool,
     /// The context was dropped: completed bios are freed instead of kept.
@@ -69,7 +69,7 @@ impl Env {
         time: TimeCache,
         locks: Arc<LockCounters>,
         handle: Weak<Handle>,
-        id: u32,
+        id: ContextId,
     ) -> Self {
         Env {
             ring,
@@ -92,7 +92,7 @@ impl Env {
     }
 
     /// Number of this context.
-    pub fn context_id(&self) -> u32 {
+    pub fn context_id(&self) -> ContextId {
         self.id
     }
 

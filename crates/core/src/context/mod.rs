@@ -50,6 +50,7 @@ use crate::error::Result;
 use crate::list::BioList;
 use crate::ring::{NetOp, Query, RingEvent, Token};
 use crate::sync::LockCounters;
+use crate::units::ContextId;
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -109,7 +110,7 @@ impl Context {
     }
 
     /// Number of this context in its set. Numbers of dropped contexts are used again.
-    pub fn id(&self) -> u32 {
+    pub fn id(&self) -> ContextId {
         self.handle.id
     }
 

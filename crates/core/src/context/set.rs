@@ -19,6 +19,7 @@ use crate::mistake;
 use crate::primitive::Barriers;
 use crate::ring::{Ring, Token, Waker};
 use crate::sync::{Lock, LockClass, LockCounters, LockRegistry};
+use crate::units::ContextId;
 use smallvec::SmallVec;
 use std::cell::UnsafeCell;
 use std::os::fd::RawFd;
@@ -28,7 +29,7 @@ use std::sync::{Arc, Weak};
 /// writes to it.
 #[repr(align(128))]
 pub struct Handle {
-    pub(super) id: u32,
+    pub(super) id: ContextId,
     pub(super) gate: Gate,
     pub(super) mailbox: Mailbox,
     pub(super) locks: Arc<LockCounters>,
@@ -49,7 +50,7 @@ unsafe impl Sync for Handle {}
 
 impl Handle {
     /// The context's number.
-    pub fn id(&self) -> u32 {
+    pub fn id(&self) -> ContextId {
         self.id
     }
 
@@ -176,7 +177,7 @@ pub(crate) type Kicks = SmallVec<[Arc<Handle>; 8]>;
 /// A context as another one that watches it knows it.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Other {
-    pub(super) id: u32,
+    pub(super) id: ContextId,
     /// Numbers and descriptors are used again after a context was dropped, serials are not.
     serial: u64,
     pub(super) descriptors: [RawFd; 2],
@@ -185,7 +186,7 @@ pub(super) struct Other {
 impl Other {
     /// The token of the watch's events.
     pub(super) fn token(&self) -> Token {
-        Token::new(Token::CONTEXT, self.id.into())
+        Token::new(Token::CONTEXT, self.id.0.into())
     }
 }
 
@@ -199,7 +200,7 @@ struct Members {
 impl Members {
     /// Free the number of `handle`, unless somebody else has it by now.
     fn forget(&mut self, handle: &Arc<Handle>) {
-        let place = &mut self.handles[handle.id as usize];
+        let place = &mut self.handles[handle.id.index()];
         if place.as_ref().is_some_and(|there| Arc::ptr_eq(there, handle)) {
             *place = None;
         }
@@ -254,7 +255,7 @@ impl ContextSet {
         let barriers = Barriers::detect();
         let mut members = self.members.lock(&self.locks);
         let free = members.handles.iter().position(Option::is_none);
-        let id = free.unwrap_or(members.handles.len()) as u32;
+        let id = ContextId(free.unwrap_or(members.handles.len()) as u32);
         let locks = self.registry.counters();
         ring.count_locks_for(&locks);
         members.serial += 1;
@@ -279,7 +280,7 @@ impl ContextSet {
             ))),
         });
         match free {
-            Some(_) => members.handles[id as usize] = Some(handle.clone()),
+            Some(_) => members.handles[id.index()] = Some(handle.clone()),
             None => members.handles.push(Some(handle.clone())),
         }
         drop(members);
@@ -295,12 +296,12 @@ impl ContextSet {
     }
 
     /// Context number `id`.
-    pub(super) fn find(&self, id: u32) -> Option<Arc<Handle>> {
-        self.members.lock(&self.locks).handles.get(id as usize).cloned().flatten()
+    pub(super) fn find(&self, id: ContextId) -> Option<Arc<Handle>> {
+        self.members.lock(&self.locks).handles.get(id.index()).cloned().flatten()
     }
 
     /// Run the pending work of context number `id` ([`Handle::kick`]).
-    pub fn kick(&self, id: u32) {
+    pub fn kick(&self, id: ContextId) {
         if let Some(handle) = self.find(id) {
             handle.kick();
         }
@@ -314,7 +315,7 @@ impl ContextSet {
     }
 
     /// Put every context but `id` into `found`; they count as watched from now on.
-    pub(super) fn others(&self, id: u32, found: &mut Vec<Other>) {
+    pub(super) fn others(&self, id: ContextId, found: &mut Vec<Other>) {
         self.others_do(id, |h| {
             h.parking.watch();
             found.push(Other { id: h.id, serial: h.serial, descriptors: h.descriptors });
@@ -322,7 +323,7 @@ impl ContextSet {
     }
 
     /// Call `f` with each context but `id`.
-    pub(super) fn others_do(&self, id: u32, f: impl FnMut(&Arc<Handle>)) {
+    pub(super) fn others_do(&self, id: ContextId, f: impl FnMut(&Arc<Handle>)) {
         let members = self.members.lock(&self.locks);
         members.handles.iter().flatten().filter(|h| h.id != id).for_each(f);
     }

@@ -391,7 +391,7 @@ fn a_dropped_context_frees_nothing_that_a_driver_has() {
         assert!(handle.upgrade().is_none(), "nothing of the context is left");
         drop(others);
         let (b, _) = open(&set, engine, &fake);
-        assert_eq!(b.id(), 0, "its number is free");
+        assert_eq!(b.id().0, 0, "its number is free");
     }
 }
 
@@ -453,7 +453,7 @@ fn a_context_whose_owner_is_away_is_cranked_by_a_kick() {
         }
         let mut out = BioList::new();
         assert_eq!(a.reap(&mut out), 2);
-        set.kick(77);
+        set.kick(crate::ContextId(77));
         set.kick_all();
     }
 }

@@ -46,7 +46,7 @@ impl NullQueue {
         channel: u32,
         slots: u32,
     ) -> Self {
-        let context = env.context_id();
+        let context = env.context_id().0;
         if let Some(thread) = &shared.thread {
             thread.goes_by(env.time.clock());
         }

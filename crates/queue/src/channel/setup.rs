@@ -43,7 +43,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         Setup {
             config: Subscription::new(&shared.config, &env.locks),
             size_bytes: shared.driver.size_bytes(),
-            context: env.context_id(),
+            context: env.context_id().0,
             index,
             driver,
             shared,

@@ -211,7 +211,7 @@ impl Driver for Fake {
     fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FakeQueue> {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         Ok(FakeQueue {
-            context: env.context_id(),
+            context: env.context_id().0,
             completes_inline: self.setup.completes_inline,
             stage: self.stage.clone(),
             messages: (0..slots).map(message).collect(),

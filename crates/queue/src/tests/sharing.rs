@@ -88,7 +88,7 @@ fn order_holds_within_each_context() {
         both(&mut rig.cx, &mut other);
     }
     let seen = rig.stage.seen();
-    for context in [rig.cx.id(), other.id()] {
+    for context in [rig.cx.id().0, other.id().0] {
         let own: Vec<_> = seen.iter().filter(|s| s.context == context).map(|s| s.sector).collect();
         assert_eq!(own.len(), 50);
         assert!(own.is_sorted(), "{own:?}");

@@ -10,7 +10,7 @@ use super::end_io::EndIo;
 use super::view::VolumeView;
 use crate::flakey::{Fate, Flakey, Random};
 use crate::table::Table;
-use drystone_core::{Bio, Env, IoBuf, Op, Status};
+use drystone_core::{Bio, ContextId, Env, IoBuf, Op, Status};
 
 /// See the module's text.
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub(super) struct Corruption {
 
 impl Corruption {
     /// That of a table that the context has not used so far.
-    pub(super) fn new(table: &Table, context: u32) -> Self {
+    pub(super) fn new(table: &Table, context: ContextId) -> Self {
         let flakeys = table.flakeys().iter().enumerate();
-        let randoms = flakeys.map(|(number, flakey)| flakey.random(number, context)).collect();
+        let randoms = flakeys.map(|(number, flakey)| flakey.random(number, context.0)).collect();
         Corruption { randoms }
     }
 

@@ -14,7 +14,7 @@ use crate::table::{Map, Segment, Table, To};
 use drystone_core::clock::Ns;
 use drystone_core::context::Parts;
 use drystone_core::mistake;
-use drystone_core::{Bio, BioFlags, Env, Op, SECTOR_SIZE, Sector, Status};
+use drystone_core::{Bio, BioFlags, ContextId, Env, Op, SECTOR_SIZE, Sector, Status};
 
 /// See the module's text.
 #[derive(Default)]
@@ -26,7 +26,7 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Begin anew with another table, in context `context`. Nothing waits then.
-    pub(super) fn replace_table(&mut self, table: Option<&Table>, context: u32) {
+    pub(super) fn replace_table(&mut self, table: Option<&Table>, context: ContextId) {
         debug_assert_eq!(self.delays.len(), 0, "tables are swapped in quiesced volumes");
         self.delays = table.map(Delays::new).unwrap_or_default();
         self.corruption = table.map(|table| Corruption::new(table, context)).unwrap_or_default();
