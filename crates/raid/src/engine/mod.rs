@@ -10,7 +10,6 @@ mod ppl;
 mod roles;
 mod shard;
 mod shared;
-mod slab;
 mod stripe;
 mod table;
 mod turn;

@@ -6,10 +6,9 @@
 //! * A member that cannot flush is a fault of the array only if parity does not make up for it.
 
 use super::membership::Membership;
-use crate::engine::slab::Slab;
 use crate::engine::turn::{Fault, Report};
 use crate::ids::MemberNumber;
-use drystone_core::{Bio, Status};
+use drystone_core::{Bio, Slab, Status};
 
 /// The members that could not flush, and how they failed.
 type Failures = Vec<(MemberNumber, Status)>;
@@ -70,7 +69,7 @@ impl Flushes {
         member: MemberNumber,
         status: Status,
     ) -> Option<Flushed> {
-        let flushing = self.running.get_mut(number);
+        let flushing = &mut self.running[number];
         flushing.left -= 1;
         if !status.is_ok() {
             flushing.failures.push((member, status));

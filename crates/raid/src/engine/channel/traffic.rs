@@ -7,12 +7,9 @@
 //! * `started` is published at the end of the call in which the bios came.
 
 use drystone_core::context::RemappedDone;
-use drystone_core::op::{OP_GROUPS, OpGroup};
-use drystone_core::stats::ChannelStats;
+use drystone_core::op::OpGroup;
+use drystone_core::stats::{ChannelStats, StartedCounts};
 use std::sync::Arc;
-
-const GROUPS: [OpGroup; OP_GROUPS] =
-    [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
 
 /// See the module's text.
 pub(super) struct Traffic {
@@ -20,19 +17,19 @@ pub(super) struct Traffic {
     member_io: usize,
     writes: u64,
     /// Bios that passed in this call, by group.
-    started: [u64; OP_GROUPS],
+    started: StartedCounts,
     stats: Arc<ChannelStats>,
 }
 
 impl Traffic {
     pub(super) fn new(stats: Arc<ChannelStats>) -> Self {
-        Traffic { items: 0, member_io: 0, writes: 0, started: [0; OP_GROUPS], stats }
+        Traffic { items: 0, member_io: 0, writes: 0, started: StartedCounts::default(), stats }
     }
 
     /// So many bios of the array have passed.
     #[inline]
     pub(super) fn start(&mut self, group: OpGroup, bios: u64) {
-        self.started[group as usize] += bios;
+        self.started.add(group, bios);
     }
 
     /// A write has passed.
@@ -54,12 +51,7 @@ impl Traffic {
     /// Publish what has passed in this call.
     #[inline]
     pub(super) fn publish_started(&mut self) {
-        for group in GROUPS {
-            let n = std::mem::take(&mut self.started[group as usize]);
-            if n != 0 {
-                self.stats.started(group, n);
-            }
-        }
+        self.started.publish(Some(&self.stats));
     }
 
     /// Writes that passed and have not ended.

@@ -114,7 +114,7 @@ impl Shard {
         let stripe = &mut self.stripes[id.index()];
         stripe.driver = turn.home;
         let (sector, items) = (stripe.sector, &self.items);
-        let home = |item| items.get(item).bio.home;
+        let home = |item| items[item].bio.home;
         stripe.items().map(home).filter(|home| *home != turn.home).for_each(|h| out.add_foreign(h));
         stripe.io += roles.len();
         let count = u64::from(roles.len());
@@ -203,7 +203,7 @@ impl Shard {
             let status = if there.has(piece.role) { Status::Ok } else { Status::IoError };
             if status.is_ok() {
                 let block = &self.stripes[id.index()].block(piece.role)[piece.range()];
-                self.items.get_mut(piece.item).bio.fill_data_at(piece.at, block);
+                self.items[piece.item].bio.fill_data_at(piece.at, block);
             }
             self.piece_done(piece, status, out);
         }

@@ -13,12 +13,11 @@
 
 use super::{Item, Shard};
 use crate::engine::roles::Roles;
-use crate::engine::slab::Slab;
 use crate::engine::stripe::{Piece, Stripe};
 use crate::ids::{Role, StripeId};
 use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
-use drystone_core::{BioFlags, IoBuf};
+use drystone_core::{BioFlags, IoBuf, Slab};
 
 impl Shard {
     /// Put the data of all writes that are under way into the cache. Their flags.
@@ -28,7 +27,7 @@ impl Shard {
         let mut flags = BioFlags::empty();
         for index in 0..stripe.draining.len() {
             let piece = stripe.draining[index];
-            let bio = &items.get(piece.item).bio;
+            let bio = &items[piece.item].bio;
             flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
             match lent(items, &piece).filter(|_| may_lend) {
                 Some(lent) => stripe.set_aside(piece.role, lent),
@@ -45,7 +44,7 @@ impl Shard {
 fn lent(items: &Slab<Item>, piece: &Piece) -> Option<IoBuf> {
     // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are only
     // read while a stripe is written, and those that come back from members are what was sent.
-    unsafe { items.get(piece.item).bio.lend_data(piece.at, BLOCK_BYTES) }
+    unsafe { items[piece.item].bio.lend_data(piece.at, BLOCK_BYTES) }
 }
 
 impl Stripe {

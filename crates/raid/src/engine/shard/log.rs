@@ -47,7 +47,7 @@ impl Shard {
         stripe.pending = Some(pending);
         ticket.set_home(turn.home);
         let items = &self.items;
-        let home = |item| items.get(item).bio.home;
+        let home = |item| items[item].bio.home;
         stripe.items().map(home).filter(|home| *home != turn.home).for_each(|h| out.add_foreign(h));
         out.tickets.push(ticket);
     }

@@ -32,13 +32,12 @@ pub(crate) mod tests;
 
 use super::bitmap::Bitmap;
 use super::ppl::{Spares, Ticket};
-use super::slab::Slab;
 use super::stripe::{Piece, State, Stripe};
 use super::table::StripeTable;
 use super::turn::{Report, TurnInput};
 use crate::ids::{Role, StripeId};
 use crate::layout::{BLOCK_BYTES, STRIPE_SECTORS};
-use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Status, mistake};
+use drystone_core::{Bio, BioList, IoBuf, Op, SECTOR_SIZE, Slab, Status, mistake};
 use std::collections::VecDeque;
 
 pub(crate) use member_io::MemberIo;
@@ -252,7 +251,7 @@ impl Shard {
     ) {
         let item = Item { bio, is_sync, attached: 0, pieces: 0 };
         let number = self.items.insert(item);
-        let home = self.items.get(number).bio.home;
+        let home = self.items[number].bio.home;
         if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;
             self.waiting.push_back(number);
@@ -271,7 +270,7 @@ impl Shard {
     ) -> bool {
         while let Some((sector, piece)) = self.next_piece(turn, number) {
             // Items that get the same stripe exclude one another, as a repair and writes have to.
-            let is_apart = self.items.get(number).is_sync && mistake!("repair_races_writes");
+            let is_apart = self.items[number].is_sync && mistake!("repair_races_writes");
             let found = self.table.find(sector).filter(|_| !is_apart);
             let id = self.stripe_of(turn, sector, (found, is_its_turn), out);
             let Some(id) = id else { return false };
@@ -282,7 +281,7 @@ impl Shard {
 
     /// The next piece of an item, with the member sector of its stripe.
     fn next_piece(&self, turn: &TurnInput<'_>, number: u32) -> Option<(u64, Piece)> {
-        let item = self.items.get(number);
+        let item = &self.items[number];
         let left = item.bio.bytes - item.attached;
         if left == 0 {
             return None;
@@ -303,7 +302,7 @@ impl Shard {
 
     /// Give a piece to a stripe, which is busy.
     fn add_piece(&mut self, id: StripeId, piece: Piece, number: u32, out: &mut TurnEffects) {
-        let item = self.items.get_mut(number);
+        let item = &mut self.items[number];
         item.attached += u64::from(piece.bytes);
         item.pieces += 1;
         let stripe = &mut self.stripes[id.index()];
@@ -367,7 +366,7 @@ impl Shard {
         }
         // An item whose pieces all have stripes waits no longer.
         let items = &self.items;
-        self.waiting.retain(|number| items.get(*number).has_more());
+        self.waiting.retain(|number| items[*number].has_more());
     }
 
     /// A stripe has no work any more.
@@ -422,7 +421,7 @@ impl Shard {
     }
 
     fn item_done(&mut self, number: u32, status: Status, out: &mut TurnEffects) {
-        let item = self.items.get_mut(number);
+        let item = &mut self.items[number];
         item.pieces -= 1;
         if item.bio.status.is_ok() {
             item.bio.status = status;
@@ -431,7 +430,7 @@ impl Shard {
     }
 
     fn end_if_done(&mut self, number: u32, out: &mut TurnEffects) {
-        let item = self.items.get(number);
+        let item = &self.items[number];
         if item.pieces == 0
             && !item.has_more()
             && let Some(item) = self.items.remove(number)

@@ -30,7 +30,7 @@ impl Shard {
     /// Something is being written to device `number`, or to any.
     pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         let is_to = |run: &Run| run.first.is_write && number.is_none_or(|n| n == run.number);
-        self.runs.iter().any(is_to)
+        self.runs.iter().any(|(_, run)| is_to(run))
     }
 
     /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
