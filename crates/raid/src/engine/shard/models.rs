@@ -46,16 +46,16 @@ impl Model {
         let Visitor { who, locks, brought, flight, out } = visitor;
         loop {
             // With nothing in its hands it came for the configuration.
-            let turn = match brought.is_empty() {
+            let guard = match brought.is_empty() {
                 true => self.turn.enter_to_recheck(locks, *who),
                 false => self.turn.enter(locks, *who, brought, Place::Tail),
             };
-            let Some(mut shard) = turn else { return };
+            let Some(mut shard) = guard else { return };
             let mut all = brought.take();
             self.turn.take().into_iter().for_each(|(mut list, _)| all.append(&mut list));
             let (conf, parity, stripes) =
                 (&self.conf, Parity::detect(), self.stripes.load(Relaxed));
-            let at =
+            let turn =
                 TurnInput { conf, epoch: stripes as u64, parity, fits_below: u64::MAX, home: *who };
             shard.refresh(&turn, stripes, out);
             while let Some(bio) = all.pop() {
