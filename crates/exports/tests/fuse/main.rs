@@ -8,3 +8,4 @@ mod life;
 mod properties;
 mod real;
 mod requests;
+mod truncation;
