@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail, ensure};
+use drystone_bench::Pattern;
 use serde_json::Value;
 
-use crate::measure::warmup_ns;
-use crate::mq_deadline::LOAD;
+use crate::measure::{Load, warmup_ns};
 use crate::outcome::{Row, threads_text};
 use crate::{Options, Say};
 
@@ -37,6 +37,9 @@ pub fn measure(options: &Options, file: &Path, threads: &[u32], say: Say<'_>) ->
         }
     }
 }
+
+/// The mail's: 512 B random reads, depth 4, in fours.
+pub(crate) const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 4, batch: 4 };
 
 const REMARK: &str = "The loop rows are the kernel's own (fio's io_uring engine, numjobs threads): `before` is its \
     mq-deadline. A loop device passes each I/O to a kernel thread, which fio does not count: only IOPS, and the \

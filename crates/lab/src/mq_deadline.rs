@@ -17,13 +17,14 @@ use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
-use crate::measure::{Load, Point, Sample, warmup_ns};
-use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
-use crate::scheduler::{Before, Mailed, SharedOnly};
+use crate::kernel::LOAD;
+use crate::measure::{Point, Sample, warmup_ns};
+use crate::outcome::{Machine, Outcome, Row, Table, spread, thousands, threads_text};
+use crate::scheduler::{Baseline, Patched, SharedOnly};
 use crate::steps::Steps;
 use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say, kernel};
-use drystone_bench::{Pattern, machine};
+use drystone_bench::machine;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "mq-deadline",
@@ -33,9 +34,6 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     ignores: &["bytes", "only"],
     run,
 };
-
-/// The mail's: 512 B random reads, depth 4, in fours.
-pub(crate) const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 4, batch: 4 };
 
 /// Size of both devices. Whatever is read from the file is far more than a processor's cache.
 const SIZE_BYTES: u64 = 256 << 20;
@@ -64,13 +62,13 @@ pub(crate) static VARIANTS: [Variant; 7] = [
     Variant {
         name: "before",
         note: None,
-        open: open_with::<Before<false>, DeviceThrottle>,
+        open: open_with::<Baseline<false>, DeviceThrottle>,
         queue: SCHEDULED,
     },
     Variant {
         name: "mailed",
         note: None,
-        open: open_with::<Mailed, DeviceThrottle>,
+        open: open_with::<Patched, DeviceThrottle>,
         queue: SCHEDULED,
     },
     Variant {
@@ -100,7 +98,7 @@ pub(crate) static VARIANTS: [Variant; 7] = [
     Variant {
         name: "before",
         note: Some("pure spin lock, unfair"),
-        open: open_with::<Before<true>, DeviceThrottle>,
+        open: open_with::<Baseline<true>, DeviceThrottle>,
         queue: SCHEDULED,
     },
 ];
@@ -271,7 +269,7 @@ fn classes(variant: &Variant, locks: &LockStats) -> Vec<(String, ClassStats)> {
     let used = locks.used().filter(|(class, _)| !control.contains(class));
     used.map(|(class, stats)| {
         let name = match class {
-            Mailed::INSERT_LOCK if variant.name == "mailed" => "insert_lock",
+            Patched::INSERT_LOCK if variant.name == "mailed" => "insert_lock",
             _ => class.name(),
         };
         (name.to_owned(), *stats)
@@ -356,11 +354,6 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
         tax(kernel::DEVICE, "before")?,
         tax(FILE, "ours")?,
     ))
-}
-
-/// As the mail writes IOPS: 879K.
-pub(crate) fn thousands(iops: f64) -> String {
-    format!("{:.0}K", iops / 1e3)
 }
 
 fn remarks(options: &Options) -> Vec<String> {

@@ -315,6 +315,11 @@ impl Outcome {
     }
 }
 
+/// As the mail writes IOPS: 879K.
+pub(crate) fn thousands(iops: f64) -> String {
+    format!("{:.0}K", iops / 1e3)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

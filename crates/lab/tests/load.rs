@@ -9,7 +9,7 @@ use std::time::Duration;
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
-use drystone_lab::scheduler::{Before, Mailed};
+use drystone_lab::scheduler::{Baseline, Patched};
 use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::DeviceThrottle;
@@ -19,9 +19,9 @@ const BATCH: u64 = 4;
 const SCHEDULED: &str = "queue.scheduler=mq-deadline,queue.straight=false";
 
 static VARIANTS: [(&str, OpenDevice); 3] = [
-    ("before", open_with::<Before<false>, DeviceThrottle>),
-    ("before, spinning", open_with::<Before<true>, DeviceThrottle>),
-    ("mailed", open_with::<Mailed, DeviceThrottle>),
+    ("before", open_with::<Baseline<false>, DeviceThrottle>),
+    ("before, spinning", open_with::<Baseline<true>, DeviceThrottle>),
+    ("mailed", open_with::<Patched, DeviceThrottle>),
 ];
 
 fn open(text: &str, open: OpenDevice) -> Arc<dyn Device> {

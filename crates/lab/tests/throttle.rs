@@ -10,14 +10,14 @@ use drystone_core::sync::LockClass;
 use drystone_core::{
     Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
 };
-use drystone_lab::throttle::{Before, Mailed, NoThrottle, QUEUE_LOCK, STATS_LOCK};
+use drystone_lab::throttle::{Baseline, NoThrottle, Patched, QUEUE_LOCK, STATS_LOCK};
 use drystone_queue::scheduler::MqDeadline;
 use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
 use drystone_throttle::{Change, DeviceThrottle, IoStat};
 
-const BEFORE: OpenDevice = open_with::<MqDeadline, Before>;
-const MAILED: OpenDevice = open_with::<MqDeadline, Mailed>;
+const BEFORE: OpenDevice = open_with::<MqDeadline, Baseline>;
+const MAILED: OpenDevice = open_with::<MqDeadline, Patched>;
 const OURS: OpenDevice = open_with::<MqDeadline, DeviceThrottle>;
 const NONE: OpenDevice = open_with::<MqDeadline, NoThrottle>;
 

@@ -10,24 +10,21 @@ mod accuracy;
 mod point;
 mod report;
 mod scene;
+mod variants;
 
 use std::path::Path;
 
 use anyhow::Context as _;
-use drystone_queue::scheduler::MqDeadline;
-use drystone_stack::live::{OpenDevice, open_with};
-use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome, threads_text};
 use crate::temp_file::TempFile;
-use crate::throttle::{Before, Mailed, NoThrottle};
 use crate::{Experiment, Options, Say};
 pub(crate) use accuracy::EXPERIMENT as ACCURACY;
 use drystone_bench::machine;
-use point::Sample;
 use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, Scene};
+use variants::{Measured, VARIANTS};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle",
@@ -38,22 +35,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Designs with what opens a device of theirs.
-static VARIANTS: [(&str, OpenDevice); 4] = [
-    ("before", open_with::<MqDeadline, Before>),
-    ("mailed", open_with::<MqDeadline, Mailed>),
-    ("ours", open_with::<MqDeadline, DeviceThrottle>),
-    ("none", open_with::<MqDeadline, NoThrottle>),
-];
-
 /// A run of so long, or longer, has dd read all of the mail's file; a shorter one as much less.
 const DD_RUNTIME_NS: u64 = 2_000_000_000;
-
-/// A scene with what each variant measured, run by run.
-struct Measured {
-    scene: Scene,
-    samples: [Vec<Sample>; 4],
-}
 
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();

@@ -5,10 +5,9 @@ use serde_json::{Value, json};
 
 use super::point::Sample;
 use super::scene::Rules;
-use super::{Measured, VARIANTS};
+use super::variants::{Measured, VARIANTS};
 use crate::Options;
-use crate::mq_deadline::thousands;
-use crate::outcome::{Machine, Row, Table, spread};
+use crate::outcome::{Machine, Row, Table, spread, thousands};
 use crate::throttle::{QUEUE_LOCK, STATS_LOCK};
 
 /// The mail's figures: kernel, acquisitions, us held.

@@ -16,6 +16,7 @@ mod model;
 mod point;
 mod report;
 mod scene;
+mod variants;
 mod wake;
 
 use std::path::PathBuf;
@@ -23,7 +24,6 @@ use std::path::PathBuf;
 pub(crate) use model::model;
 
 use anyhow::Context as _;
-use drystone_core::context::PollMode;
 use serde_json::json;
 
 use crate::measure::warmup_ns;
@@ -32,8 +32,9 @@ use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say};
 use cores::{Cores, Pinned};
 use drystone_bench::machine;
-use point::{BATCH, Sample};
+use point::BATCH;
 use scene::{DEPTH, MAIL_DEPTH, Scene};
+use variants::{JUDGED_US, Measured, POLLERS, VARIANTS};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dm-poll",
@@ -44,23 +45,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// The latency at which targets are judged, us.
-const JUDGED_US: u32 = 10;
-/// The others.
+/// The other latencies, us.
 const OTHERS_US: [u32; 3] = [5, 20, 80];
-/// The mail's pollers.
-const POLLERS: u32 = 3;
-
-/// Variants with their ways to wait.
-const VARIANTS: [(&str, PollMode); 3] =
-    [("before", PollMode::Interrupt), ("mailed", PollMode::Poll), ("ours", PollMode::Adaptive)];
-
-/// A scene with what each variant measured, run by run.
-struct Measured {
-    scene: Scene,
-    samples: [Vec<Sample>; 3],
-}
-
 fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let cores = Cores::here()?;

@@ -5,10 +5,9 @@ use serde_json::{Value, json};
 use super::cores::Cores;
 use super::point::{Polls, Sample};
 use super::scene::{DEPTH, MAIL_DEPTH, ONE, PINNED, SEVERAL, STRIPE};
+use super::variants::{JUDGED_US, Measured, VARIANTS};
 use super::wake::Cost;
-use super::{JUDGED_US, Measured, VARIANTS};
-use crate::mq_deadline::thousands;
-use crate::outcome::{Row, Table, spread, threads_text};
+use crate::outcome::{Row, Table, spread, thousands, threads_text};
 
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
     let values: Vec<f64> = samples.iter().map(of).collect();

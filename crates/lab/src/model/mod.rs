@@ -37,8 +37,9 @@ use self::variants::Measured;
 use self::verdict::Check;
 use crate::Say;
 use crate::dm_poll;
+use crate::kernel::LOAD;
 use crate::measure::Sample;
-use crate::mq_deadline::{EXPERIMENT, LOAD, VARIANTS};
+use crate::mq_deadline::{EXPERIMENT, VARIANTS};
 use crate::outcome::{Machine, spread, threads_text};
 use drystone_bench::machine;
 

@@ -4,8 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::html;
-use crate::mq_deadline::thousands;
-use crate::outcome::{Machine, Outcome, Table, facts};
+use crate::outcome::{Machine, Outcome, Table, facts, thousands};
 
 /// A part of the page: a title, a table, sentences.
 pub type Part = (String, Table, Vec<String>);

@@ -7,8 +7,9 @@ use super::mail::{self, Fit};
 use super::outcome::{ModelOutcome, Part, modelled, ns, percent, table};
 use super::verdict::{LIMIT, lacks, mail_lacks, worst};
 use super::{ModelOptions, SEED, Studied};
-use crate::mq_deadline::{LOAD, NULL, thousands};
-use crate::outcome::{Machine, Table};
+use crate::kernel::LOAD;
+use crate::mq_deadline::NULL;
+use crate::outcome::{Machine, Table, thousands};
 
 /// See the module's text.
 pub struct Page {

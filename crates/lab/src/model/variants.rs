@@ -9,10 +9,11 @@ use drystone_core::sync::{ClassStats, LockClass};
 
 use super::costs::ps;
 use super::design::{Act, Design, Loser, Section};
+use crate::kernel::LOAD;
 use crate::measure::{Point, Sample};
-use crate::mq_deadline::{LOAD, Variant, null_spec};
+use crate::mq_deadline::{Variant, null_spec};
 use crate::outcome::spread;
-use crate::scheduler::Mailed;
+use crate::scheduler::Patched;
 
 /// Lines that a holder of the lock of *before* or *mailed* writes besides the lock's: the counts
 /// and positions, and the heads of tree and FIFO.
@@ -95,7 +96,7 @@ pub fn measure(
         note: variant.note,
         cpu_ns: median(plain, &|sample| sample.cpu_ns_per_io)?,
         main: held(LockClass::Scheduler)?,
-        staging: held(Mailed::INSERT_LOCK)?,
+        staging: held(Patched::INSERT_LOCK)?,
     })
 }
 

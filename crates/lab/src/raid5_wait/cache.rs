@@ -42,11 +42,11 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// One queue, all of which is woken; conditions of the whole array.
-    Before,
+    Baseline,
     /// A queue for each hash lock of which one is woken, who wakes the next; conditions of the
     /// whole array. Queues are those of the locks that got stripes (the mail's v2 takes another
     /// queue where stripes are released one by one).
-    Mailed,
+    Patched,
     /// The mail's queues, with conditions of each lock's own.
     Sharded,
 }
@@ -127,7 +127,7 @@ impl<W> Cache<W> {
             let stripes = free.len();
             Lock::new(LockClass::StripeHash, Shard { free, stripes, ..Shard::default() })
         };
-        let queues = if scheme == Scheme::Before { 1 } else { locks };
+        let queues = if scheme == Scheme::Baseline { 1 } else { locks };
         Cache {
             scheme,
             shards: (0..locks).map(shard).collect(),
@@ -160,7 +160,7 @@ impl<W> Cache<W> {
             shard = self.wait(lock, shard, user, &mut before_sleep);
             self.set_blocked(&mut shard, false);
         };
-        let chain = self.scheme != Scheme::Before && !drystone_core::mutated!("stripe_chain");
+        let chain = self.scheme != Scheme::Baseline && !drystone_core::mutated!("stripe_chain");
         if chain && !shard.free.is_empty() {
             self.queues[lock].wake_one(&user.locks);
         }
@@ -307,8 +307,8 @@ impl<W> Cache<W> {
             got |= 1 << lock;
         }
         match self.scheme {
-            Scheme::Before if got != 0 => self.queues[0].wake_all(user),
-            Scheme::Before => {}
+            Scheme::Baseline if got != 0 => self.queues[0].wake_all(user),
+            Scheme::Baseline => {}
             _ => (0..self.shards.len()).filter(|lock| got >> lock & 1 != 0).for_each(|lock| {
                 self.queues[lock].wake_one(user);
             }),

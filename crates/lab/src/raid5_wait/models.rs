@@ -78,15 +78,15 @@ fn two_waiters(scheme: Scheme, preemptions: usize) {
 
 #[test]
 fn loom_stripes_before() {
-    one_waiter(Scheme::Before);
+    one_waiter(Scheme::Baseline);
     // With two it takes a minute.
-    two_waiters(Scheme::Before, 1);
+    two_waiters(Scheme::Baseline, 1);
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
 fn loom_stripes_mailed_gets_stuck() {
-    one_waiter(Scheme::Mailed);
+    one_waiter(Scheme::Patched);
 }
 
 #[test]

@@ -61,7 +61,7 @@ struct Shaped {
 /// # Errors
 /// When a context or a thread cannot be had.
 pub(super) fn before(opening: &Opening<'_>) -> anyhow::Result<Box<dyn Array>> {
-    Ok(Box::new(open(Scheme::Before, opening)?))
+    Ok(Box::new(open(Scheme::Baseline, opening)?))
 }
 
 /// With a queue for each hash lock.
@@ -69,7 +69,7 @@ pub(super) fn before(opening: &Opening<'_>) -> anyhow::Result<Box<dyn Array>> {
 /// # Errors
 /// When a context or a thread cannot be had.
 pub(super) fn mailed(opening: &Opening<'_>) -> anyhow::Result<Box<dyn Array>> {
-    Ok(Box::new(open(Scheme::Mailed, opening)?))
+    Ok(Box::new(open(Scheme::Patched, opening)?))
 }
 
 fn open(scheme: Scheme, opening: &Opening<'_>) -> anyhow::Result<Shaped> {

@@ -61,7 +61,7 @@ fn waits(scheme: Scheme) -> (u32, bool) {
         until(&|| sleeps.load(SeqCst) == 2 || got.load(SeqCst) == 1);
         cache.retire(&mut others, &own.locks);
         assert_eq!(cache.freed(), STRIPES as u64);
-        let woken = scheme != Scheme::Mailed;
+        let woken = scheme != Scheme::Patched;
         until(&|| !woken || got.load(SeqCst) == 1);
         let rescued = cache.rescue(&own.locks);
         until(&|| got.load(SeqCst) == 1);
@@ -72,8 +72,8 @@ fn waits(scheme: Scheme) -> (u32, bool) {
 #[test]
 fn the_mailed_way_loses_a_wake_up() {
     // It slept again when 7/8 were taken, and nobody woke it when they were not.
-    assert_eq!(waits(Scheme::Mailed), (2, false));
-    assert_eq!(waits(Scheme::Before), (2, true));
+    assert_eq!(waits(Scheme::Patched), (2, false));
+    assert_eq!(waits(Scheme::Baseline), (2, true));
     assert_eq!(waits(Scheme::Sharded), (1, true));
 }
 
@@ -81,7 +81,7 @@ fn the_mailed_way_loses_a_wake_up() {
 #[test]
 fn stripes_are_found_by_their_sector() {
     let user = user();
-    let cache: Cache<()> = Cache::new(Scheme::Before, HASH_LOCKS, 2 * HASH_LOCKS);
+    let cache: Cache<()> = Cache::new(Scheme::Baseline, HASH_LOCKS, 2 * HASH_LOCKS);
     let get = |n: usize| cache.get(&user, sector(n), || ());
     let (first, second) = (get(0), get(HASH_LOCKS));
     assert_ne!(first, second);
@@ -100,7 +100,7 @@ fn stripes_are_found_by_their_sector() {
 #[test]
 fn stripes_with_work_are_not_free() {
     let user = user();
-    let cache: Cache<u32> = Cache::new(Scheme::Before, HASH_LOCKS, STRIPES);
+    let cache: Cache<u32> = Cache::new(Scheme::Baseline, HASH_LOCKS, STRIPES);
     let locks = &user.locks;
     let retire = |numbers: &[u32]| cache.retire(&mut numbers.to_vec(), locks);
     let take = |most| {

@@ -1,6 +1,6 @@
-//! Schedulers that Drystone does not have: `mq-deadline` as Linux has it ([`Before`]) and as
+//! Schedulers that Drystone does not have: `mq-deadline` as Linux has it ([`Baseline`]) and as
 //! "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens Axboe, linux-block,
-//! 23 January 2024) makes it ([`Mailed`]).
+//! 23 January 2024) makes it ([`Patched`]).
 //!
 //! [`SharedOnly`] is the product's own without its way for bios that need not meet others'.
 //!
@@ -9,12 +9,12 @@
 //! in who may use the algorithm when. A stack gets one of them by type
 //! (`drystone_stack::live::open_with`), so the product has no branch for their sake.
 
-mod before;
+mod baseline;
 mod host;
-mod mailed;
+mod patched;
 mod queue;
 mod shared;
 
-pub use before::Before;
-pub use mailed::Mailed;
+pub use baseline::Baseline;
+pub use patched::Patched;
 pub use shared::{Clocked, SharedOnly};

@@ -1,5 +1,5 @@
-//! Throttles that Drystone does not have: one lock for every bio ([`Before`]), as Linux had it in 2011;
-//! the same only where a rule applies ([`Mailed`]), as "blk-throttle: lockless bio processing for no
+//! Throttles that Drystone does not have: one lock for every bio ([`Baseline`]), as Linux had it in 2011;
+//! the same only where a rule applies ([`Patched`]), as "blk-throttle: lockless bio processing for no
 //! throttle rule group" (Vivek Goyal, linux-kernel, 18 May 2011) makes it; and none ([`NoThrottle`]).
 //!
 //! They read groups and limits from the product's ([`drystone_throttle::DeviceThrottle::bounds`]), count
@@ -11,9 +11,9 @@
 //! for their sake.
 
 mod absent;
-mod before;
+mod baseline;
 mod keeping;
-mod mailed;
+mod patched;
 mod queue;
 mod slice;
 mod table;
@@ -21,10 +21,10 @@ mod table;
 use drystone_core::sync::LockClass;
 
 pub use absent::NoThrottle;
-pub use before::Before;
-pub use mailed::Mailed;
+pub use baseline::Baseline;
+pub use patched::Patched;
 
-/// The class that the device's one lock of [`Before`] and [`Mailed`] is counted in.
+/// The class that the device's one lock of [`Baseline`] and [`Patched`] is counted in.
 pub const QUEUE_LOCK: LockClass = LockClass::Throttle;
-/// The class that the locks of groups' statistics of [`Before`] are counted in.
+/// The class that the locks of groups' statistics of [`Baseline`] are counted in.
 pub const STATS_LOCK: LockClass = LockClass::Other;

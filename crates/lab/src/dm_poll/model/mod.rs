@@ -22,7 +22,8 @@ use std::time::Duration;
 
 use super::cores::{Cores, Pinned};
 use super::scene::{DEPTH, MAIL_DEPTH, PINNED, SEVERAL, STRIPE};
-use super::{EXPERIMENT, JUDGED_US, POLLERS, wake};
+use super::variants::{JUDGED_US, POLLERS};
+use super::{EXPERIMENT, wake};
 use crate::Say;
 use crate::model::costs;
 use crate::model::design::{Costs, Ps, Setting};

@@ -10,13 +10,12 @@ use super::{Beyond, SEED, SEEDS};
 use crate::dm_poll::cores::Cores;
 use crate::dm_poll::point::{BATCH, Polls, Sample};
 use crate::dm_poll::scene::{DEPTH, MAIL_DEPTH, PINNED, SEVERAL, STRIPE};
+use crate::dm_poll::variants::{JUDGED_US, POLLERS};
 use crate::dm_poll::wake::Cost;
-use crate::dm_poll::{JUDGED_US, POLLERS};
 use crate::model::ModelOptions;
 use crate::model::design::Costs;
 use crate::model::outcome::{ModelOutcome, Part, modelled, ns, percent, table};
-use crate::mq_deadline::thousands;
-use crate::outcome::Machine;
+use crate::outcome::{Machine, thousands};
 
 const SKIP: Way = Way::Poll { skips: true };
 const WAIT: Way = Way::Poll { skips: false };

@@ -10,7 +10,7 @@ use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position, T
 use drystone_queue::unit::Unit;
 
 use super::*;
-use crate::scheduler::Before;
+use crate::scheduler::Baseline;
 use crate::scheduler::queue::Counts;
 
 const MS: u64 = 1_000_000;
@@ -114,22 +114,22 @@ fn read(sector: u64) -> Box<Bio> {
     Bio::read(Sector(sector), IoBuf::zeroed(512))
 }
 
-fn submit(scheduler: &Mailed, host: &mut Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
+fn submit(scheduler: &Patched, host: &mut Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
     let mut bios = host.batch(bios);
     scheduler.work(host, &mut bios, Place::Tail);
     assert!(bios.is_empty());
 }
 
-fn stage(scheduler: &Mailed, host: &Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
+fn stage(scheduler: &Patched, host: &Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
     scheduler.stage(host, &mut host.batch(bios), Place::Tail);
 }
 
 /// Have `then` done while the host's next unit is being dispatched, on another thread: whoever
 /// waits for a lock there would wait for ever.
 fn meanwhile(
-    scheduler: &Arc<Mailed>,
+    scheduler: &Arc<Patched>,
     host: &mut Channel,
-    then: impl FnOnce(&Mailed) + Send + 'static,
+    then: impl FnOnce(&Patched) + Send + 'static,
 ) {
     let at = scheduler.clone();
     host.at_grant.push_back(Box::new(move || {
@@ -151,8 +151,8 @@ const BATCHES: [u64; 3] = [10, 20, 30];
 
 #[test]
 fn batches_are_reversed() {
-    let mailed = Mailed::default();
-    let before = Before::<false>::default();
+    let mailed = Patched::default();
+    let before = Baseline::<false>::default();
     let mut host = Channel::new(0, 0);
     for first in BATCHES {
         stage(&mailed, &host, [read(first), read(first + 2)]);
@@ -169,8 +169,8 @@ fn batches_are_reversed() {
 
 #[test]
 fn deadlines_begin_when_bios_enter_the_trees() {
-    let mailed = Mailed::default();
-    let before = Before::<false>::default();
+    let mailed = Patched::default();
+    let before = Baseline::<false>::default();
     let dispatch_late = |run: &dyn Fn(&mut Channel, &mut BioList)| {
         let mut host = Channel::new(0, 1);
         host.tunables.fifo_batch = 1;
@@ -202,7 +202,7 @@ fn deadlines_begin_when_bios_enter_the_trees() {
 
 #[test]
 fn nothing_merges_into_what_is_staged() {
-    let mailed = Arc::new(Mailed::default());
+    let mailed = Arc::new(Patched::default());
     let mut holder = Channel::new(0, 1);
     meanwhile(&mailed, &mut holder, |mailed| {
         let mut other = Channel::new(1, 9);
@@ -225,7 +225,7 @@ fn nothing_merges_into_what_is_staged() {
 
 #[test]
 fn what_is_staged_is_not_counted_as_queued() {
-    let mailed = Mailed::default();
+    let mailed = Patched::default();
     let mut host = Channel::new(0, 0);
     submit(&mailed, &mut host, [read(8000), read(8010)]);
     host.tags = 9;
@@ -247,7 +247,7 @@ fn what_is_staged_is_not_counted_as_queued() {
 
 #[test]
 fn who_finds_the_bit_set_leaves_what_it_brought() {
-    let mailed = Arc::new(Mailed::default());
+    let mailed = Arc::new(Patched::default());
     let mut holder = Channel::new(0, 1);
     meanwhile(&mailed, &mut holder, |mailed| {
         let mut other = Channel::new(1, 9);

@@ -13,16 +13,16 @@ use super::keeping::{Gate, Keeping};
 use super::queue::Queue;
 
 /// See the module's text.
-pub struct Before {
+pub struct Baseline {
     device: Arc<DeviceThrottle>,
     queue: Lock<Queue>,
 }
 
-impl Throttle for Before {
-    type Channel = Keeping<Arc<Before>>;
+impl Throttle for Baseline {
+    type Channel = Keeping<Arc<Baseline>>;
 
     fn over(device: Arc<DeviceThrottle>) -> Arc<Self> {
-        Arc::new(Before { device, queue: Queue::locked() })
+        Arc::new(Baseline { device, queue: Queue::locked() })
     }
 
     fn open(self: &Arc<Self>, _: &mut Env, _: u32) -> Self::Channel {
@@ -30,7 +30,7 @@ impl Throttle for Before {
     }
 }
 
-impl Gate for Arc<Before> {
+impl Gate for Arc<Baseline> {
     #[inline]
     fn ask(&mut self, env: &mut Env, bio: &Bio, now: Option<Ns>) -> Result<(), Ns> {
         let mut queue = self.queue.lock(&env.locks);

@@ -21,7 +21,7 @@ use super::queue::{Outcome, Queue, Seen};
 /// See the module's text. The lock is the best that a user program has (it spins a moment, then
 /// sleeps); with `SPIN` it burns the processor until it is free, as a kernel's does.
 #[repr(align(128))]
-pub struct Before<const SPIN: bool> {
+pub struct Baseline<const SPIN: bool> {
     kept: AtomicU32,
     /// Somebody dispatches. A hint.
     busy: AtomicBool,
@@ -29,9 +29,9 @@ pub struct Before<const SPIN: bool> {
     lock: Lock<Queue>,
 }
 
-impl<const SPIN: bool> Default for Before<SPIN> {
+impl<const SPIN: bool> Default for Baseline<SPIN> {
     fn default() -> Self {
-        Before {
+        Baseline {
             kept: AtomicU32::new(0),
             busy: AtomicBool::new(false),
             publisher: AtomicU32::new(0),
@@ -40,7 +40,7 @@ impl<const SPIN: bool> Default for Before<SPIN> {
     }
 }
 
-impl<const SPIN: bool> Before<SPIN> {
+impl<const SPIN: bool> Baseline<SPIN> {
     #[inline]
     fn lock(&self, user: &LockCounters) -> Guard<'_, Queue> {
         if SPIN { self.lock.spin(user) } else { self.lock.lock(user) }
@@ -97,7 +97,7 @@ impl<const SPIN: bool> Before<SPIN> {
     }
 }
 
-impl<const SPIN: bool> Scheduler for Before<SPIN> {
+impl<const SPIN: bool> Scheduler for Baseline<SPIN> {
     type Local = ();
 
     fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {

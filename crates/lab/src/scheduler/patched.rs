@@ -34,7 +34,7 @@ use super::queue::{Outcome, Queue, Seen};
 
 /// See the module's text.
 #[repr(align(128))]
-pub struct Mailed {
+pub struct Patched {
     dispatching: AtomicBool,
     kept: AtomicU32,
     publisher: AtomicU32,
@@ -56,15 +56,15 @@ impl Staging {
     }
 }
 
-impl Default for Mailed {
+impl Default for Patched {
     fn default() -> Self {
-        Mailed {
+        Patched {
             dispatching: AtomicBool::new(false),
             kept: AtomicU32::new(0),
             publisher: AtomicU32::new(0),
             lock: Lock::new(LockClass::Scheduler, Queue::default()),
             staged: AtomicU32::new(0),
-            insert_lock: Lock::new(Mailed::INSERT_LOCK, Staging::default()),
+            insert_lock: Lock::new(Patched::INSERT_LOCK, Staging::default()),
         }
     }
 }
@@ -76,7 +76,7 @@ enum Entry {
     Done(Outcome, Seen),
 }
 
-impl Mailed {
+impl Patched {
     /// The class that counts the lock of the staging lists; the main one has the scheduler's.
     pub const INSERT_LOCK: LockClass = LockClass::Other;
 
@@ -188,7 +188,7 @@ impl Mailed {
     }
 }
 
-impl Scheduler for Mailed {
+impl Scheduler for Patched {
     type Local = ();
 
     fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {

@@ -17,16 +17,16 @@ use super::queue::{Queue, direction};
 use super::table::Table;
 
 /// See the module's text.
-pub struct Mailed {
+pub struct Patched {
     device: Arc<DeviceThrottle>,
     queue: Lock<Queue>,
 }
 
-impl Throttle for Mailed {
+impl Throttle for Patched {
     type Channel = Keeping<MailedGate>;
 
     fn over(device: Arc<DeviceThrottle>) -> Arc<Self> {
-        Arc::new(Mailed { device, queue: Queue::locked() })
+        Arc::new(Patched { device, queue: Queue::locked() })
     }
 
     fn open(self: &Arc<Self>, _: &mut Env, _: u32) -> Self::Channel {
@@ -40,9 +40,9 @@ struct Group {
     stats: Option<GroupCounter>,
 }
 
-/// What a context knows of [`Mailed`]: a copy of the groups.
+/// What a context knows of [`Patched`]: a copy of the groups.
 pub struct MailedGate {
-    shared: Arc<Mailed>,
+    shared: Arc<Patched>,
     epoch: u64,
     groups: Table<Group>,
 }
@@ -66,7 +66,7 @@ impl Gate for MailedGate {
             self.rebuild(env);
         }
         let Some(group) = self.groups.get(bio.group) else { return Ok(()) };
-        let Mailed { device, queue } = &*self.shared;
+        let Patched { device, queue } = &*self.shared;
         if group.has_rule[direction(bio)] {
             let mut queue = queue.lock(&env.locks);
             queue.refresh(device, &env.locks);
