@@ -1,9 +1,10 @@
 //! Circles of imports between the files of one crate.
 //!
 //! Files that import one another in a circle can only be understood together. Each crate has a
-//! limit: the files that are in circles today. A change may lower a limit and never passes one. The circles are the strongly connected components (Tarjan 1972) of the graph
-//! whose arrows are paths from one file to an item of another; a re-export is followed to the file
-//! that it names, and code of tests does not count.
+//! limit: the files that are in circles today. A change may lower a limit and never passes one. The
+//! circles are the strongly connected components (Tarjan 1972) of the graph whose arrows are paths
+//! from one file to an item of another; a re-export is followed to the file that it names, and code
+//! of tests does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

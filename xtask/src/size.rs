@@ -65,7 +65,8 @@ fn is_checked(file: &SourceFile, extension: &str) -> bool {
         && !GENERATED.contains(&file.name())
 }
 
-/// Numbers, from 1, of the lines that have more columns; in documents of those outside blocks of code.
+/// Numbers, from 1, of the lines that have more columns; in documents of those outside blocks of
+/// code.
 fn wide_lines(file: &SourceFile, columns: usize) -> impl Iterator<Item = usize> {
     let lines: Vec<(usize, &str)> = match file.path.extension().is_some_and(|end| end == "md") {
         true => unfenced(&file.text),

@@ -1,8 +1,9 @@
 //! Polling by cookies, as a program that submits to io_uring with IOPOLL has it done: what was
 //! submitted first is looked for first.
 //!
-//! Invariant: every bio in flight stands in `order`, at the place of its submission, with its number; what
-//! stands there for submissions that have ended, behind one that has not, stays until that has.
+//! Invariant: every bio in flight stands in `order`, at the place of its submission, with its
+//! number; what stands there for submissions that have ended, behind one that has not, stays until
+//! that has.
 
 use std::collections::VecDeque;
 

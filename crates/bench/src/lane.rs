@@ -188,7 +188,8 @@ impl<'a> Lane<'a> {
         let short = || format!("no memory for {} buffers of {} bytes", work.depth, work.bs);
         let each = (work.bs as usize).next_multiple_of(IoBuf::ALIGN);
         let arena = each.checked_mul(work.depth).and_then(Arena::new).ok_or_else(short)?;
-        // A context that polls itself looks for a while in each wait; a lane that polls never waits.
+        // A context that polls itself looks for a while in each wait; a lane that polls never
+        // waits.
         if work.mode == PollMode::Adaptive {
             cx.set_poll_mode(work.mode);
         }

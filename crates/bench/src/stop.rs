@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether a measurement is to end with the figures it has. Clones are the same; any thread may use them.
+/// Whether a measurement is to end with the figures it has. Clones are the same; any thread may use
+/// them.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 

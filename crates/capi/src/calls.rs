@@ -216,7 +216,8 @@ pub unsafe extern "C" fn drystone_context_close(context: *mut Cell, timeout: u64
     // SAFETY: a context that was opened and not closed, used by this thread alone.
     let closed = unsafe { inside(context, |queue| queue.close(timeout).map(|()| 0)) };
     if closed == 0 {
-        // SAFETY: as it was given to C; nothing of it is in flight, and the program uses it no more.
+        // SAFETY: as it was given to C; nothing of it is in flight, and the program uses it no
+        // more.
         return number(|| unsafe {
             drop(Box::from_raw(context));
             Ok(0)
@@ -429,10 +430,12 @@ unsafe fn on_stack<'a>(stack: *const Stack) -> Result<&'a Stack> {
     Ok(open)
 }
 
-/// Has forks counted from now on. Before the first stack there is nothing that a child must not use.
+/// Has forks counted from now on. Before the first stack there is nothing that a child must not
+/// use.
 fn watch_forks() -> Result<()> {
     static WATCHED: OnceLock<c_int> = OnceLock::new();
-    // SAFETY: the handler takes nothing, adds to a counter, and stays: the library is never unloaded.
+    // SAFETY: the handler takes nothing, adds to a counter, and stays: the library is never
+    // unloaded.
     let watch = || unsafe { libc::pthread_atfork(None, None, Some(fork::in_child)) };
     match *WATCHED.get_or_init(watch) {
         0 => Ok(()),

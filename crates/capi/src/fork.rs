@@ -1,8 +1,9 @@
 //! Children of fork(2). They have the memory of their parent's stacks and contexts, and neither the
-//! threads nor the rings behind them: a call there would wait for ever, or touch memory that is gone.
+//! threads nor the rings behind them: a call there would wait for ever, or touch memory that is
+//! gone.
 //!
-//! Invariant: what was made before a fork is refused on the child's side of it. The parent goes on as
-//! before, and what the child makes itself is as good as anybody's.
+//! Invariant: what was made before a fork is refused on the child's side of it. The parent goes on
+//! as before, and what the child makes itself is as good as anybody's.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -11,8 +12,8 @@ use crate::failure::{Failure, Result};
 /// How many forks lie between the process that used the library first and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// What the C library calls in the child of each fork (`pthread_atfork(3)`). Only what a signal handler
-/// may do is permitted there.
+/// What the C library calls in the child of each fork (`pthread_atfork(3)`). Only what a signal
+/// handler may do is permitted there.
 pub(crate) extern "C" fn in_child() {
     // The child has one thread; everybody it starts later sees this.
     FORKS.fetch_add(1, Relaxed);

@@ -156,7 +156,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Memory that lives as long as the context, and whether the kernel knows it; if not, why is noted.
+    /// Memory that lives as long as the context, and whether the kernel knows it; if not, why is
+    /// noted.
     ///
     /// # Errors
     /// ENOMEM; EINVAL for none.
@@ -185,8 +186,8 @@ impl Queue {
     /// EINVAL for one that makes no sense; ESHUTDOWN while the context is being closed.
     ///
     /// # Safety
-    /// Until an I/O's completion was reaped its memory must stay valid for reads and, for a read, for
-    /// writes, from any thread. Arrays of pieces must be readable during the call.
+    /// Until an I/O's completion was reaped its memory must stay valid for reads and, for a read,
+    /// for writes, from any thread. Arrays of pieces must be readable during the call.
     pub unsafe fn submit(&mut self, ios: &[Io]) -> Result<usize> {
         if self.closing {
             return Err(Failure::new(libc::ESHUTDOWN, "the context is being closed"));

@@ -31,7 +31,8 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// Opens the stack that the file at `path` describes, for `threads` threads (0: as many as cores).
+    /// Opens the stack that the file at `path` describes, for `threads` threads (0: as many as
+    /// cores).
     ///
     /// # Errors
     /// EPROTO if `abi` is another version; what is wrong with the file or its devices.

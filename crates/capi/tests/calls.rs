@@ -372,7 +372,8 @@ fn what_is_part_of_something_is_only_read() {
     }
 }
 
-/// A context belongs to one thread at a time. Who calls it while another does is told, and touches nothing.
+/// A context belongs to one thread at a time. Who calls it while another does is told, and touches
+/// nothing.
 #[test]
 fn a_second_thread_is_refused_by_a_context_in_use() {
     let stack = Stack::open(LINEAR);

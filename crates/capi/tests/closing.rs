@@ -12,8 +12,8 @@ fn writes(memory: &mut [u8], count: u64) -> Vec<Io> {
     (0..count).map(one).collect()
 }
 
-/// Requests that wait for tags, at a scheduler that contexts share: one context is closed, the others
-/// go on.
+/// Requests that wait for tags, at a scheduler that contexts share: one context is closed, the
+/// others go on.
 #[test]
 fn what_waits_for_tags_is_cancelled_and_others_go_on() {
     for scheduler in ["none", "mq-deadline"] {

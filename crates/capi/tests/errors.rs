@@ -1,5 +1,5 @@
-//! What the header says of errors, sentence by sentence: wrong pointers, wrong texts, what has no length, children
-//! of fork.
+//! What the header says of errors, sentence by sentence: wrong pointers, wrong texts, what has no
+//! length, children of fork.
 //!
 //! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
 //! call, handles are open or NULL, and buffers outlive their context.

@@ -1,6 +1,7 @@
 //! A limit of file size (RLIMIT_FSIZE) of the program that uses the library.
 //!
-//! Every unsafe block here is a call into the system that takes numbers, or a struct that outlives it.
+//! Every unsafe block here is a call into the system that takes numbers, or a struct that outlives
+//! it.
 #![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
 
 mod common;
@@ -15,7 +16,8 @@ use drystone_capi::abi::Io;
 const LIMITED: &str = "DRYSTONE_TEST_FILE_LIMIT";
 const LIMIT: u64 = 2 << 20;
 
-/// The signal ignored, as the header asks for: an I/O past the limit finds no space, and all else is as ever.
+/// The signal ignored, as the header asks for: an I/O past the limit finds no space, and all else
+/// is as ever.
 fn writes_as_far_as_it_may(engine: &str) {
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);

@@ -1,6 +1,7 @@
 //! The header and the library say the same. Structures and constants: a C program prints what the
 //! header has, and this test compares it with the Rust side; it is compiled as C and as C++.
-//! Functions: the Rust compiler tells their types, and the C compiler compares them with the header's.
+//! Functions: the Rust compiler tells their types, and the C compiler compares them with the
+//! header's.
 
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_void};

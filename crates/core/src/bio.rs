@@ -12,7 +12,8 @@
 //!   The end of the bio finds it there, so the volume learns of the end, and the submitter gets
 //!   the bio back with the sector it had.
 //! * Only the outermost volume can retry a bio that failed below it
-//!   ([`Bio::begin_remap_with_retry`]): the sector that it knows the bio by is the one that the submitter gave.
+//!   ([`Bio::begin_remap_with_retry`]): the sector that it knows the bio by is the one that the
+//!   submitter gave.
 
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
@@ -35,7 +36,8 @@ pub(crate) enum End {
 }
 
 /// The volumes that remapped a bio without dividing it: the numbers of their channels plus one, 16
-/// bits each, the innermost lowest. So four fit; a bio that passes more goes on as a part of itself.
+/// bits each, the innermost lowest. So four fit; a bio that passes more goes on as a part of
+/// itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Trail(u64);
 
@@ -387,8 +389,9 @@ impl Bio {
         });
     }
 
-    /// `bytes` bytes of a write's data from byte `at` on as a buffer, if its submitter said that they
-    /// do not change ([`BioFlags::STABLE`]), and they lie in one piece that is aligned like any buffer.
+    /// `bytes` bytes of a write's data from byte `at` on as a buffer, if its submitter said that
+    /// they do not change ([`BioFlags::STABLE`]), and they lie in one piece that is aligned like
+    /// any buffer.
     ///
     /// # Safety
     /// The buffer must be gone before the bio ends, and nobody may write to it.
@@ -406,13 +409,13 @@ impl Bio {
         });
         let fits = |s: &Segment| s.len >= bytes && (s.ptr as usize).is_multiple_of(IoBuf::ALIGN);
         let segment = found.filter(fits)?;
-        // SAFETY: the submitter keeps the memory as it is until the bio ends, and the caller lets go
-        // of the buffer before that.
+        // SAFETY: the submitter keeps the memory as it is until the bio ends, and the caller lets
+        // go of the buffer before that.
         unsafe { IoBuf::lent(Segment { len: bytes, ..segment }) }
     }
 
-    /// Fill the data of the bio, a read in the caller's hands, with `from` from byte `at` on; as much
-    /// as there is room for.
+    /// Fill the data of the bio, a read in the caller's hands, with `from` from byte `at` on; as
+    /// much as there is room for.
     pub fn fill_data_at(&mut self, at: u64, mut from: &[u8]) {
         debug_assert_eq!(self.op, Op::Read);
         let mut skip = at as usize;
@@ -500,9 +503,9 @@ impl Bio {
         unsafe { (*parent.as_ptr()).remaining += 1 };
     }
 
-    /// Note that a volume, whose channel is `channel`, remaps the bio, which may be moved from now on.
-    /// The channel counts it ([`crate::Env::count_remapped`]). False if too many volumes have remapped it
-    /// already; see [`crate::Env::begin_remap`].
+    /// Note that a volume, whose channel is `channel`, remaps the bio, which may be moved from now
+    /// on. The channel counts it ([`crate::Env::count_remapped`]). False if too many volumes have
+    /// remapped it already; see [`crate::Env::begin_remap`].
     #[inline]
     #[must_use]
     pub fn begin_remap(&mut self, channel: u32) -> bool {
@@ -527,10 +530,11 @@ impl Bio {
         self.trail
     }
 
-    /// As [`Bio::begin_remap`], and the channel gets the bio back if it fails further down, to retry it
-    /// ([`crate::Channel::returned`]): with its status, and where it was before it was moved. What the
-    /// channel then ends goes to the submitter. False if that cannot be noted, because the bio has
-    /// passed other volumes, or is not a submitter's own: a part with a hook does the same for those.
+    /// As [`Bio::begin_remap`], and the channel gets the bio back if it fails further down, to
+    /// retry it ([`crate::Channel::returned`]): with its status, and where it was before it was
+    /// moved. What the channel then ends goes to the submitter. False if that cannot be noted,
+    /// because the bio has passed other volumes, or is not a submitter's own: a part with a hook
+    /// does the same for those.
     #[inline]
     #[must_use]
     pub fn begin_remap_with_retry(&mut self, channel: u32) -> bool {
@@ -543,8 +547,9 @@ impl Bio {
         may
     }
 
-    /// The channel that may retry the bio, which has failed, before its submitter gets it: once. The bio is
-    /// then where it was before it was moved. `below` is called for the volumes that it leaves.
+    /// The channel that may retry the bio, which has failed, before its submitter gets it: once.
+    /// The bio is then where it was before it was moved. `below` is called for the volumes that it
+    /// leaves.
     #[cold]
     pub(crate) fn take_retry(&mut self, mut below: impl FnMut(u32, &Bio)) -> Option<u32> {
         let End::RetryOnError(channel) = self.end else { return None };
@@ -601,14 +606,15 @@ impl Bio {
         let (segments, start) = whole.segments();
         let at = start + if whole.op.has_data() { skip as usize } else { 0 };
         self.take_segments(segments, at);
-        // SAFETY: as above; only its count is touched, so that the views of its segments stay valid.
+        // SAFETY: as above; only its count is touched, so that the views of its segments stay
+        // valid.
         unsafe { (*parent.as_ptr()).remaining += 1 };
     }
 
-    /// Have the memory of a part: `segments` without their first `skip` bytes. Memory in one piece is
-    /// noted in the part itself, which makes it an ordinary bio, and lets it be cut again: the segment
-    /// of a part, unlike its whole's, is gone when that part has ended. A part of memory in several
-    /// pieces has a view of its whole's own array.
+    /// Have the memory of a part: `segments` without their first `skip` bytes. Memory in one piece
+    /// is noted in the part itself, which makes it an ordinary bio, and lets it be cut again: the
+    /// segment of a part, unlike its whole's, is gone when that part has ended. A part of memory in
+    /// several pieces has a view of its whole's own array.
     #[inline]
     fn take_segments(&mut self, segments: &[Segment], skip: usize) {
         if let [one] = segments {
@@ -655,8 +661,8 @@ impl Bio {
         matches!(self.end, End::Channel(_))
     }
 
-    /// Point the bio, which a channel owns, at `bufs`, in their order, of which it has the data; the
-    /// other way round [`Bio::take_bufs`]. Sets `bytes`.
+    /// Point the bio, which a channel owns, at `bufs`, in their order, of which it has the data;
+    /// the other way round [`Bio::take_bufs`]. Sets `bytes`.
     pub fn set_bufs(&mut self, bufs: &mut Vec<IoBuf>) {
         (self.buf, self.skip, self.view) = (None, 0, std::ptr::null());
         self.more.clear();

@@ -1,12 +1,13 @@
 //! Calls that may block, and the threads that must not make them.
 //!
-//! A data thread serves many clients: while it waits for a file system, all of them do. So what may wait for a disk
-//! or a file system begins with [`might_block`], as the kernel's sleeping functions begin with `might_sleep`:
-//! a debug build ends there if the thread is a data thread. `system-tests/tests/data_threads.rs` looks at the same from
-//! outside, by strace.
+//! A data thread serves many clients: while it waits for a file system, all of them do. So what may
+//! wait for a disk or a file system begins with [`might_block`], as the kernel's sleeping functions
+//! begin with `might_sleep`: a debug build ends there if the thread is a data thread.
+//! `system-tests/tests/data_threads.rs` looks at the same from outside, by strace.
 //!
-//! Invariant: a thread is a data thread from when it enters [`as_data_thread`] until it leaves it. The program says which
-//! threads are: in a simulator all contexts are fibers of one thread, which is none.
+//! Invariant: a thread is a data thread from when it enters [`as_data_thread`] until it leaves it.
+//! The program says which threads are: in a simulator all contexts are fibers of one thread, which
+//! is none.
 
 use crate::clock::SystemClock;
 use crate::ring::drop_on_helper;
@@ -33,15 +34,15 @@ impl Drop for Before {
     }
 }
 
-/// `what`, a system call, may wait for a disk or a file system. In a debug build it is our mistake, and a
-/// panic, if a data thread comes here.
+/// `what`, a system call, may wait for a disk or a file system. In a debug build it is our mistake,
+/// and a panic, if a data thread comes here.
 #[inline]
 pub fn might_block(what: &str) {
     debug_assert!(!IS_DATA_THREAD.get(), "a data thread calls {what}, which may block");
 }
 
-/// Something whose drop may block, as the last close of a file does that has to write or free much. Whoever
-/// has it last drops it, but for a data thread: that one leaves it to a helper thread.
+/// Something whose drop may block, as the last close of a file does that has to write or free much.
+/// Whoever has it last drops it, but for a data thread: that one leaves it to a helper thread.
 #[derive(Debug)]
 pub struct Aside<T: Send + 'static>(Option<T>);
 

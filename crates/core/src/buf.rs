@@ -49,8 +49,8 @@ impl IoBuf {
     /// memory that may never be used.
     const MAP_FROM: usize = 128 << 10;
 
-    /// Bytes of memory that a new buffer of `len` bytes takes. An allocator has words of its own before each
-    /// block, so the next that is aligned begins a page later.
+    /// Bytes of memory that a new buffer of `len` bytes takes. An allocator has words of its own
+    /// before each block, so the next that is aligned begins a page later.
     pub const fn memory_of(len: usize) -> usize {
         let pages = len.next_multiple_of(Self::ALIGN);
         if len >= Self::MAP_FROM { pages } else { pages + Self::ALIGN }
@@ -180,9 +180,10 @@ impl std::fmt::Debug for IoBuf {
     }
 }
 
-/// Give memory of the heap that is free back to the system, as dropped buffers that were mapped are by
-/// themselves: an allocator keeps it otherwise, where anything behind it is in use. Takes milliseconds where
-/// there is much, so a data thread leaves it to a helper thread. Any thread may call this.
+/// Give memory of the heap that is free back to the system, as dropped buffers that were mapped are
+/// by themselves: an allocator keeps it otherwise, where anything behind it is in use. Takes
+/// milliseconds where there is much, so a data thread leaves it to a helper thread. Any thread may
+/// call this.
 pub fn trim_heap() {
     drop(Aside::new(Trim));
 }

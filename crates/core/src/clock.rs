@@ -222,8 +222,8 @@ impl TimeCache {
         self.reading
     }
 
-    /// A new batch of completions begins: it gets a reading of its own, since it may come long after
-    /// the last one where somebody polls. The last one's still opens the next plug.
+    /// A new batch of completions begins: it gets a reading of its own, since it may come long
+    /// after the last one where somebody polls. The last one's still opens the next plug.
     #[inline]
     pub fn new_batch(&mut self) {
         self.started = true;

@@ -59,8 +59,8 @@ pub trait Device: Send + Sync {
     /// Latencies of `group`, summed over all contexts.
     fn latencies(&self, group: OpGroup) -> Snapshot;
 
-    /// The I/O of it that failed, until somebody takes it: one at a time may. `None` of a device that only hands
-    /// bios on, whose members have their own.
+    /// The I/O of it that failed, until somebody takes it: one at a time may. `None` of a device
+    /// that only hands bios on, whose members have their own.
     fn failures(&self) -> Option<&Failures> {
         None
     }
@@ -85,8 +85,8 @@ pub trait Device: Send + Sync {
     fn retire(&self) {}
 }
 
-/// A device that says of what type its channels are, so that what stands before one of them calls it
-/// directly.
+/// A device that says of what type its channels are, so that what stands before one of them calls
+/// it directly.
 pub trait TypedDevice: Device + 'static {
     /// Its channels.
     type Channel: Channel + 'static;
@@ -105,15 +105,15 @@ pub trait Channel: Send {
     /// Every bio ends exactly once, through [`Env::end_bio`].
     fn submit(&mut self, env: &mut Env, bios: &mut BioList);
 
-    /// Largest read or write, in bytes, that is one I/O to the device. It may still be split if its memory
-    /// lies in more pieces than the device takes.
+    /// Largest read or write, in bytes, that is one I/O to the device. It may still be split if its
+    /// memory lies in more pieces than the device takes.
     #[inline(always)]
     fn max_io_bytes(&self) -> u64 {
         u64::MAX
     }
 
-    /// How many bytes of `bio`, from its beginning, the device takes as one I/O; 0 if it will refuse
-    /// it.
+    /// How many bytes of `bio`, from its beginning, the device takes as one I/O; 0 if it will
+    /// refuse it.
     fn first_part(&self, bio: &Bio) -> u64 {
         bio.bytes
     }
@@ -124,15 +124,15 @@ pub trait Channel: Send {
     /// Bios that this channel remapped ([`Env::begin_remap`]) have ended. For volumes.
     fn remapped_done(&mut self, _env: &mut Env, _done: &[RemappedDone]) {}
 
-    /// Take over limits that have changed, before [`Channel::max_io_bytes`] and [`Channel::first_part`] are
-    /// asked about bios that the channel has not got yet.
+    /// Take over limits that have changed, before [`Channel::max_io_bytes`] and
+    /// [`Channel::first_part`] are asked about bios that the channel has not got yet.
     #[inline]
     fn follow_limits(&mut self, _env: &mut Env) {}
 
     /// Parts with this channel's end_io hook ([`crate::Bio::set_end_io`]) or bios of its own
     /// ([`Bio::give_to_channel`]) have ended, or bios that it may retry
-    /// ([`Bio::begin_remap_with_retry`]) have failed; their status says how. A part, or another's bio, goes on when
-    /// it is given to [`Env::end_bio`], which ends it for good.
+    /// ([`Bio::begin_remap_with_retry`]) have failed; their status says how. A part, or another's
+    /// bio, goes on when it is given to [`Env::end_bio`], which ends it for good.
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
             env.end_bio(bio);
@@ -190,15 +190,16 @@ pub trait Channel: Send {
         false
     }
 
-    /// Push on the work that this channel shares with other contexts ([`Env::entrusted`]): the owner is
-    /// about to wait or to poll. True if others are likely to give soon what this channel waits for, so
-    /// that a short busy poll is cheaper than a sleep.
+    /// Push on the work that this channel shares with other contexts ([`Env::entrusted`]): the
+    /// owner is about to wait or to poll. True if others are likely to give soon what this channel
+    /// waits for, so that a short busy poll is cheaper than a sleep.
     fn push_shared_work(&mut self, _env: &mut Env) -> bool {
         false
     }
 
-    /// End bios whose `user_data` lies in `range` with [`crate::Status::Cancelled`]: those that wait for a limit
-    /// of their group, and discards and writes of zeroes that a driver does piece by piece.
+    /// End bios whose `user_data` lies in `range` with [`crate::Status::Cancelled`]: those that
+    /// wait for a limit of their group, and discards and writes of zeroes that a driver does piece
+    /// by piece.
     fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>) {}
 
     /// End every bio that the driver does not have yet, with [`crate::Status::Cancelled`].

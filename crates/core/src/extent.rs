@@ -68,8 +68,8 @@ impl ExtentList {
     }
 }
 
-/// An allocation query for [`crate::ring::Ring::query`], which asks on a helper thread: a file system may take
-/// long to answer, and the thread that drives a context must not wait for it.
+/// An allocation query for [`crate::ring::Ring::query`], which asks on a helper thread: a file
+/// system may take long to answer, and the thread that drives a context must not wait for it.
 pub struct ExtentQuery {
     /// The device that is asked.
     pub device: Arc<dyn Device>,
@@ -82,8 +82,8 @@ pub struct ExtentQuery {
 }
 
 impl ExtentQuery {
-    /// Ask, as [`Device::extents`] does: for threads that may block. Without an answer of the device all
-    /// of it counts as data.
+    /// Ask, as [`Device::extents`] does: for threads that may block. Without an answer of the
+    /// device all of it counts as data.
     pub fn run(&self) -> Vec<Extent> {
         let Self { device, offset, length, max } = self;
         let all_data = |_| vec![Extent::data(*offset, *length)];

@@ -1,9 +1,10 @@
 //! I/O that failed, noted where it ends without a lock or memory, and told later by somebody else.
 //!
 //! Invariants:
-//! * Every failure is told once: one with all that is known of it, those after it, until that one is
-//!   told, by their number.
-//! * `what` and `place` belong to whoever made `state` `WRITING`, and to the teller while it is `THERE`.
+//! * Every failure is told once: one with all that is known of it, those after it, until that one
+//!   is told, by their number.
+//! * `what` and `place` belong to whoever made `state` `WRITING`, and to the teller while it is
+//!   `THERE`.
 
 use crate::op::Op;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::*};
@@ -23,7 +24,8 @@ pub struct Failure {
     pub bytes: u64,
 }
 
-/// A sentence's beginning: "a read of 4096 bytes at byte 512 failed: Input/output error (os error 5)".
+/// A sentence's beginning: "a read of 4096 bytes at byte 512 failed: Input/output error (os error
+/// 5)".
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Failure { op, status, offset, bytes } = self;
@@ -41,7 +43,8 @@ const WRITING: u32 = 1;
 /// It is there to be told.
 const THERE: u32 = 2;
 
-/// The failures of a device, or of what its clients asked for. Any thread may note one; one at a time takes them.
+/// The failures of a device, or of what its clients asked for. Any thread may note one; one at a
+/// time takes them.
 #[derive(Default)]
 pub struct Failures {
     state: AtomicU32,
@@ -163,8 +166,8 @@ mod models {
     use super::*;
     use loom::sync::Arc;
 
-    /// Two threads note, and one takes meanwhile and afterwards: each failure is told once, and none is put
-    /// together of two.
+    /// Two threads note, and one takes meanwhile and afterwards: each failure is told once, and
+    /// none is put together of two.
     #[test]
     fn loom_failures() {
         loom::model(|| {

@@ -1,11 +1,11 @@
 //! The gate of a context: a lock that is biased to the context's owner (an asymmetric Dekker lock).
 //!
-//! A thread may leave the library for an hour after any call. Its context may still hold things that
-//! others need (completions in its ring, tags, bios that can be issued now). So another thread may
-//! *visit* the context while the owner is outside a call, and run its pending work. A visitor first
-//! *requests* its visit. If it finds the owner inside, it goes away: the owner sees the request when it
-//! leaves, and runs the pending work itself. In both cases the work that was pending before
-//! [`Gate::visit`] is run. That is the promise of this module.
+//! A thread may leave the library for an hour after any call. Its context may still hold things
+//! that others need (completions in its ring, tags, bios that can be issued now). So another thread
+//! may *visit* the context while the owner is outside a call, and run its pending work. A visitor
+//! first *requests* its visit. If it finds the owner inside, it goes away: the owner sees the
+//! request when it leaves, and runs the pending work itself. In both cases the work that was
+//! pending before [`Gate::visit`] is run. That is the promise of this module.
 //!
 //! Invariants:
 //! * The owner or one visitor has access, never two threads. `inside` says that the owner has it,
@@ -80,7 +80,8 @@ impl Gate {
         user.acquired(LockClass::ContextGate);
     }
 
-    /// The owner leaves. True if a visit was requested: enter again, run the pending work, leave again.
+    /// The owner leaves. True if a visit was requested: enter again, run the pending work, leave
+    /// again.
     #[inline]
     #[must_use]
     pub fn leave(&self) -> bool {
@@ -99,7 +100,8 @@ impl Gate {
         self.visit_requested.load(Relaxed)
     }
 
-    /// The thread that is inside is about to run the pending work, and so serves all requests so far.
+    /// The thread that is inside is about to run the pending work, and so serves all requests so
+    /// far.
     #[inline]
     pub fn take_visit_request(&self) {
         if self.visit_requested.load(Relaxed) {

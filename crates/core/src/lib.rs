@@ -13,8 +13,8 @@
 //! * **Units**: bytes and nanoseconds, unless a name says sectors (512 bytes, [`Sector`]).
 //! * **Errors**: set-up and control give an [`Error`], a kind and one sentence; an I/O has a
 //!   [`Status`], which stands for an errno.
-//! * **Lifetimes**: a bio owns its [`IoBuf`] and gives it back with its completion. Memory that a bio
-//!   only points at ([`Bio::from_raw_segments`]) must stay until then, also when the context is
+//! * **Lifetimes**: a bio owns its [`IoBuf`] and gives it back with its completion. Memory that a
+//!   bio only points at ([`Bio::from_raw_segments`]) must stay until then, also when the context is
 //!   dropped; [`Context::wind_up`] ends what can be ended.
 #![warn(unsafe_op_in_unsafe_fn)]
 

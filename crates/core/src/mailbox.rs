@@ -63,10 +63,11 @@ impl Message {
         }
     }
 
-    /// Send it, and run its receiver's context even if the owner of that is away. From any thread that is in no
-    /// context: [`crate::Env::send_and_kick`] is for one that is.
+    /// Send it, and run its receiver's context even if the owner of that is away. From any thread
+    /// that is in no context: [`crate::Env::send_and_kick`] is for one that is.
     ///
-    /// It takes the reference: the receiver may look, during the call, whether anybody else has one.
+    /// It takes the reference: the receiver may look, during the call, whether anybody else has
+    /// one.
     pub fn send_and_kick(self: Arc<Self>) {
         if let Some(handle) = self.receiver() {
             handle.send(self);

@@ -1,7 +1,9 @@
-//! How the channels of one device reach each other: each has a port, which the others find by its number.
+//! How the channels of one device reach each other: each has a port, which the others find by its
+//! number.
 //!
 //! Invariants:
-//! * No two ports of a device have the same number at a time; the lowest that is free is given first.
+//! * No two ports of a device have the same number at a time; the lowest that is free is given
+//!   first.
 //! * [`Ports`] is a value that does not change once it is shared: it is published anew
 //!   ([`crate::Published`]) when a port is opened or closed.
 

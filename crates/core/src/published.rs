@@ -60,7 +60,8 @@ impl<T: Clone> Published<T> {
     }
 }
 
-/// A reader's copy of a [`Published`] value, with the count at which it was taken. It reads as the value.
+/// A reader's copy of a [`Published`] value, with the count at which it was taken. It reads as the
+/// value.
 pub struct Subscription<T> {
     epoch: u64,
     value: Arc<T>,

@@ -1,10 +1,11 @@
-//! A channel's report that it is quiesced (Linux `blk_mq_quiesce_queue`), by which the control plane
-//! suspends a device on others without waiting for the threads that own its channels.
+//! A channel's report that it is quiesced (Linux `blk_mq_quiesce_queue`), by which the control
+//! plane suspends a device on others without waiting for the threads that own its channels.
 //!
-//! Invariant: after [`Quiesced::is_since`] said true of the epoch of a suspension, the channel uses no
-//! table that was live before, until the suspension is over. The channel reads the epoch at the
-//! beginning of every call. It reports only from inside its context's gate, after that read and with
-//! nothing in flight. The control plane kicks it ([`crate::context::Handle::kick`]) after publishing.
+//! Invariant: after [`Quiesced::is_since`] said true of the epoch of a suspension, the channel uses
+//! no table that was live before, until the suspension is over. The channel reads the epoch at the
+//! beginning of every call. It reports only from inside its context's gate, after that read and
+//! with nothing in flight. The control plane kicks it ([`crate::context::Handle::kick`]) after
+//! publishing.
 //!
 //! Memory order: the report is a release, and the question an acquire: all that the channel did
 //! with the old table comes before the swap.
@@ -25,8 +26,8 @@ impl Quiesced {
         Quiesced(AtomicU64::new(0))
     }
 
-    /// The channel has seen the suspension that was published with `epoch`, and `in_flight` bios that it
-    /// sent down before have not ended.
+    /// The channel has seen the suspension that was published with `epoch`, and `in_flight` bios
+    /// that it sent down before have not ended.
     pub fn report(&self, epoch: u64, in_flight: usize) {
         if in_flight == 0 || mistake!("quiesced_in_flight") {
             self.0.store(epoch, Release);

@@ -1,8 +1,10 @@
-//! Threads of the library that take no signals of the program, and a signal that no server should end by.
+//! Threads of the library that take no signals of the program, and a signal that no server should
+//! end by.
 //!
-//! A program that embeds the library may block a signal in its own threads, to take it with signalfd(2) or
-//! sigwait(3). A thread of ours that does not block it would be where it comes instead, and ends the process by
-//! its default action. So whoever starts a thread does it by [`blocked`].
+//! A program that embeds the library may block a signal in its own threads, to take it with
+//! signalfd(2) or sigwait(3). A thread of ours that does not block it would be where it comes
+//! instead, and ends the process by its default action. So whoever starts a thread does it by
+//! [`blocked`].
 #![allow(unsafe_code)]
 
 /// What a thread does to itself cannot be blocked: it would be killed.
@@ -14,8 +16,8 @@ struct Mask(libc::sigset_t);
 
 impl Mask {
     fn block_all() -> Option<Self> {
-        // SAFETY: sets of signals are plain memory, which these calls fill, and they change the mask of the
-        // calling thread alone.
+        // SAFETY: sets of signals are plain memory, which these calls fill, and they change the
+        // mask of the calling thread alone.
         unsafe {
             let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
             libc::sigfillset(&raw mut all);
@@ -37,15 +39,17 @@ impl Drop for Mask {
     }
 }
 
-/// Do `work` with all signals blocked that come from outside: threads that it starts have them blocked for ever.
+/// Do `work` with all signals blocked that come from outside: threads that it starts have them
+/// blocked for ever.
 pub fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let _mask = Mask::block_all();
     work()
 }
 
-/// Ignore SIGXFSZ in the whole process, for a program that begins: a write past the limit of file size
-/// (`RLIMIT_FSIZE`, setrlimit(2)) then fails with EFBIG, which becomes "no space" for whoever asked for it. The signal's
-/// default action would end the process, and with it everybody's exports.
+/// Ignore SIGXFSZ in the whole process, for a program that begins: a write past the limit of file
+/// size (`RLIMIT_FSIZE`, setrlimit(2)) then fails with EFBIG, which becomes "no space" for whoever
+/// asked for it. The signal's default action would end the process, and with it everybody's
+/// exports.
 pub fn ignore_file_size_signal() {
     // SAFETY: to ignore a signal runs no code of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

@@ -2,9 +2,10 @@
 //!
 //! Invariants:
 //! * A number is below `entries.len()`. `free` holds each number without a value once.
-//! * The number that became free last is given first, because its entry is most likely in the cache.
-//! * A number says nothing of which value had it before: the user makes sure that nothing names a number
-//!   whose value is gone.
+//! * The number that became free last is given first, because its entry is most likely in the
+//!   cache.
+//! * A number says nothing of which value had it before: the user makes sure that nothing names a
+//!   number whose value is gone.
 
 use std::ops::{Index, IndexMut};
 

@@ -80,8 +80,8 @@ impl ChannelStats {
     }
 }
 
-/// Bios that a channel has started in this call and not published yet: one write to the statistics for
-/// all of a group.
+/// Bios that a channel has started in this call and not published yet: one write to the statistics
+/// for all of a group.
 #[derive(Debug, Default)]
 pub struct StartedCounts([u64; OP_GROUPS]);
 

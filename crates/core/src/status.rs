@@ -66,8 +66,8 @@ impl Status {
         matches!(self, Status::Ok)
     }
 
-    /// True where the device, or the way to it, has failed; not where a bio was only refused as one that this
-    /// device does not take, or was given up.
+    /// True where the device, or the way to it, has failed; not where a bio was only refused as one
+    /// that this device does not take, or was given up.
     pub const fn is_failure(self) -> bool {
         use Status::*;
         !matches!(self, Ok | NotSupported | Again | Invalid | Permission | Cancelled)

@@ -1,8 +1,8 @@
 //! Threads of ours: a panic in one of them ends the process.
 //!
-//! A context whose thread has gone, a gate that a visitor claimed and never left, a manager that nobody replaces:
-//! whoever waits for one of these would wait for ever, in a server that looks alive. A process that has ended is
-//! restarted, and serves.
+//! A context whose thread has gone, a gate that a visitor claimed and never left, a manager that
+//! nobody replaces: whoever waits for one of these would wait for ever, in a server that looks
+//! alive. A process that has ended is restarted, and serves.
 
 use std::io::{self, Write};
 use std::thread::{Builder, JoinHandle};

@@ -79,8 +79,9 @@ impl<T> TurnLock<T> {
         Some(turn)
     }
 
-    /// Get the turn with nothing but news that lie elsewhere. Without it, whoever has the turn takes
-    /// ([`TurnLock::take`]) once more, and sees after that what the caller saw before this call.
+    /// Get the turn with nothing but news that lie elsewhere. Without it, whoever has the turn
+    /// takes ([`TurnLock::take`]) once more, and sees after that what the caller saw before this
+    /// call.
     pub fn enter_to_recheck(&self, locks: &LockCounters, who: u32) -> Option<Guard<'_, T>> {
         if !self.busy.load(Relaxed)
             && let Some(turn) = self.lock.try_lock(locks)
@@ -92,7 +93,8 @@ impl<T> TurnLock<T> {
         if crate::mutated!("turn_want_order") {
             self.wanted.store(true, Release);
         } else if !crate::mutated!("turn_want") {
-            // Whoever wanted it before may get no look but ours: what they saw is to be seen here, too.
+            // Whoever wanted it before may get no look but ours: what they saw is to be seen here,
+            // too.
             self.wanted.swap(true, AcqRel);
         }
         fence(SeqCst);
@@ -101,8 +103,8 @@ impl<T> TurnLock<T> {
         Some(turn)
     }
 
-    /// Publish `bios` without trying the turn, for who must not work: they are seen by whoever tries
-    /// it next, and the caller has somebody do so.
+    /// Publish `bios` without trying the turn, for who must not work: they are seen by whoever
+    /// tries it next, and the caller has somebody do so.
     pub fn leave_to_others(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
         self.publish(locks, bios, place);
     }
@@ -254,7 +256,8 @@ mod loom_tests {
         });
     }
 
-    /// News come one after the other, while somebody looks again because of the first: the last are seen.
+    /// News come one after the other, while somebody looks again because of the first: the last are
+    /// seen.
     #[test]
     fn loom_turn_of_two_rechecks() {
         let mut builder = loom::model::Builder::new();

@@ -1,5 +1,5 @@
-//! Units and numbers that are types of their own. A sector is always 512 bytes, whatever the block size of a device; sizes in public
-//! interfaces are bytes unless the name says sectors.
+//! Units and numbers that are types of their own. A sector is always 512 bytes, whatever the block
+//! size of a device; sizes in public interfaces are bytes unless the name says sectors.
 
 /// Bytes in a sector, as a shift.
 pub const SECTOR_SHIFT: u32 = 9;

@@ -157,7 +157,8 @@ fn round(context: &mut Context, device: DevIndex, bios: &mut BioList, out: &mut 
 fn submitting_splitting_and_reaping_allocate_nothing() {
     let set = ContextSet::new(SystemClock::new());
     for engine in [Engine::Uring, Engine::Plain] {
-        // Contexts that another one watches and waits for: their owners are away, so they are kicked.
+        // Contexts that another one watches and waits for: their owners are away, so they are
+        // kicked.
         let _others: Vec<_> = (0..3).map(|_| set.open(engine).unwrap()).collect();
         for ends in [Ends::InTheCall, Ends::ByMessage, Ends::Starving] {
             let device: Arc<dyn Device> = Arc::new(Splitter { ends });

@@ -9,7 +9,8 @@ use drystone_stack::duration::{Unit, parse_duration};
 /// Options of commands that ask a running server.
 #[derive(Debug, Clone, Args)]
 pub struct ClientArgs {
-    /// The server, by its stack's name or its control socket [default: $DRYSTONE_CONTROL, or the only server running]
+    /// The server, by its stack's name or its control socket [default: $DRYSTONE_CONTROL, or the
+    /// only server running]
     #[arg(long, value_name = "NAME|PATH")]
     pub control: Option<PathBuf>,
     /// Print JSON

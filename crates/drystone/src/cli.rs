@@ -38,8 +38,9 @@ pub struct Cli {
 enum Command {
     /// Run a stack in the foreground until Ctrl-C
     ///
-    /// With --readonly no device of the stack file is written to. With --readonly --md the server finds an array
-    /// on images of its members, some of which may be missing, and serves it without writing to them.
+    /// With --readonly no device of the stack file is written to. With --readonly --md the server
+    /// finds an array on images of its members, some of which may be missing, and serves it without
+    /// writing to them.
     Serve(ServeArgs),
     /// Explain a stack file as a tree, or point at what is wrong with it
     Check {
@@ -95,12 +96,13 @@ enum Command {
     /// Show how often locks were taken and waited for, in the columns of /proc/lock_stat
     ///
     /// One line for each class of lock that was used, summed over the whole server; times are
-    /// microseconds (with --json nanoseconds). A contention is an attempt to take a
-    /// lock that was not free: the thread then waited, or gave up, which has no wait time. Waits are always counted. Hold times
-    /// are `-` unless they are measured (--hold on): that costs two clock readings for each lock
-    /// taken. Four classes are not locks and are never held: context_gate (contended entries only),
-    /// scheduler_grant (moments of waiting for another thread's work), plain_idle (the sleep of
-    /// idle helper threads) and stripe_idle (the sleep of threads that wait for a stripe). `control` counts the lock of these statistics too.
+    /// microseconds (with --json nanoseconds). A contention is an attempt to take a lock that was
+    /// not free: the thread then waited, or gave up, which has no wait time. Waits are always
+    /// counted. Hold times are `-` unless they are measured (--hold on): that costs two clock
+    /// readings for each lock taken. Four classes are not locks and are never held: context_gate
+    /// (contended entries only), scheduler_grant (moments of waiting for another thread's work),
+    /// plain_idle (the sleep of idle helper threads) and stripe_idle (the sleep of threads that
+    /// wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {
         /// Print the figures, then count anew from zero
         #[arg(long)]
@@ -113,7 +115,8 @@ enum Command {
     },
     /// Show or change how a server's data threads wait: interrupt, poll or adaptive
     PollMode {
-        /// interrupt: sleep; poll: poll all the time, one core for each thread; adaptive: the faster of both
+        /// interrupt: sleep; poll: poll all the time, one core for each thread; adaptive: the
+        /// faster of both
         mode: Option<String>,
         #[command(flatten)]
         client: ClientArgs,
@@ -151,12 +154,14 @@ enum Command {
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("named").args(["stack", "md"]).multiple(true))]
 struct ServeArgs {
-    /// The stack file [default: an embedded stack: RAID-5 over four sparse files in ./drystone-data]
+    /// The stack file [default: an embedded stack: RAID-5 over four sparse files in
+    /// ./drystone-data]
     stack: Option<PathBuf>,
     /// Print the embedded stack, to be changed and served from a file in this folder; serve nothing
     #[arg(long, exclusive = true)]
     print_default: bool,
-    /// The control socket: a path, or a name in the usual folder [default: $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
+    /// The control socket: a path, or a name in the usual folder [default:
+    /// $XDG_RUNTIME_DIR/drystone/NAME.sock, root: /run/drystone]
     #[arg(long, value_name = "NAME|PATH")]
     control: Option<PathBuf>,
     /// Data threads; 0 is as many as cores [default: the stack file's]
@@ -186,7 +191,8 @@ struct ServeArgs {
     /// With --md: serve the array although part of its data may be wrong, and print which part
     #[arg(long, requires = "md", conflicts_with = "stack")]
     force: bool,
-    /// With --md: where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd beside the control socket]
+    /// With --md: where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd
+    /// beside the control socket]
     #[arg(long, value_name = "ADDR", requires = "md", conflicts_with = "stack")]
     nbd: Option<String>,
 }
@@ -365,7 +371,8 @@ mod tests {
         }
     }
 
-    /// What `drystone serve` with these words would serve, in a folder that has the default stack's; or why it refuses.
+    /// What `drystone serve` with these words would serve, in a folder that has the default
+    /// stack's; or why it refuses.
     fn planned(words: &[&str], folder: &Path) -> Result<String, Failure> {
         let cli = Cli::try_parse_from([&["drystone", "serve"], words].concat());
         let cli = cli.map_err(|error| Failure::Usage(error.to_string()))?;

@@ -161,7 +161,8 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     Ok(())
 }
 
-/// How long the server may take to open a file and to wait for its I/O, on a file system that is slow.
+/// How long the server may take to open a file and to wait for its I/O, on a file system that is
+/// slow.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `drystone reopen`.

@@ -1,5 +1,6 @@
-//! Commands that are programs of their own: `drystone lab` and `drystone sim` hand over to `drystone-lab` and
-//! `drystone-sim`, which stand beside this program where they were built. A server links neither.
+//! Commands that are programs of their own: `drystone lab` and `drystone sim` hand over to
+//! `drystone-lab` and `drystone-sim`, which stand beside this program where they were built. A
+//! server links neither.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;

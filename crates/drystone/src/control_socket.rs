@@ -5,10 +5,10 @@
 //!   ([`unix_socket`]).
 //! - Connections have a thread each, at most [`MAX_CONNECTIONS`], that answers one request after
 //!   the other. A request that waits holds up nobody but its own client.
-//! - While any client is idle, a new one gets in: the client that has been idle for longest gives way
-//!   ([`Guest`]). A request that has begun is answered.
-//! - These threads never end, but serve one client after the other. A change of a volume may visit a
-//!   context, and what a thread submitted to a ring the kernel cancels when it ends.
+//! - While any client is idle, a new one gets in: the client that has been idle for longest gives
+//!   way ([`Guest`]). A request that has begun is answered.
+//! - These threads never end, but serve one client after the other. A change of a volume may visit
+//!   a context, and what a thread submitted to a ring the kernel cancels when it ends.
 //! - The path is removed when [`ControlSocket`] is dropped, unless another socket is there by then.
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -101,7 +101,8 @@ fn accept(listener: &UnixListener, mut crew: Crew) {
         };
         let refused = crew.grow().err();
         if crew.idle.is_empty() && make_room(&guests) {
-            // The thread of the client that gave way reads the end of its stream, if none is done before.
+            // The thread of the client that gave way reads the end of its stream, if none is done
+            // before.
             crew.idle.extend(crew.finished.recv());
         }
         match crew.idle.pop() {
@@ -119,8 +120,8 @@ fn accept(listener: &UnixListener, mut crew: Crew) {
     }
 }
 
-/// The threads that serve clients. One is there from the start, so that an operator is answered where the
-/// process may start no more; others start as clients come, and none ends.
+/// The threads that serve clients. One is there from the start, so that an operator is answered
+/// where the process may start no more; others start as clients come, and none ends.
 struct Crew {
     answer: Answer,
     /// Threads without a client.
@@ -183,7 +184,8 @@ fn make_room(guests: &[Weak<Guest>]) -> bool {
     guests.iter().any(|guest| guest.give_way())
 }
 
-/// A connected client. Its thread answers it; the thread that accepts may let it go while it is idle.
+/// A connected client. Its thread answers it; the thread that accepts may let it go while it is
+/// idle.
 struct Guest {
     stream: UnixStream,
     /// [`GONE`], [`BUSY`], or the turn in which it became idle.
@@ -347,8 +349,8 @@ mod tests {
         for client in &mut clients {
             assert_eq!(ask(client, "a"), "a");
         }
-        // The first is used again, so another has been idle for longest: most likely the second, but a thread
-        // may be slow to see that its client is idle.
+        // The first is used again, so another has been idle for longest: most likely the second,
+        // but a thread may be slow to see that its client is idle.
         assert_eq!(ask(&mut clients[0], "b"), "b");
         let mut operator = server.connect();
         assert_eq!(ask(&mut operator, "c"), "c");

@@ -1,18 +1,20 @@
 //! How many file descriptors the process may have, and who gets them.
 //!
-//! The soft limit is there for programs that use select(2), which ends at 1024; this one does not. So it
-//! is raised to the hard limit at the start. A part stays for others than NBD clients: the control socket,
-//! and devices that are opened while the stack is served.
+//! The soft limit is there for programs that use select(2), which ends at 1024; this one does not.
+//! So it is raised to the hard limit at the start. A part stays for others than NBD clients: the
+//! control socket, and devices that are opened while the stack is served.
 
 use drystone_exports::nbd::server::HANDSHAKES_MAX;
 use drystone_stack::StackSpec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that no NBD client gets: 64 clients of the control socket, and what is opened meanwhile.
+/// Descriptors that no NBD client gets: 64 clients of the control socket, and what is opened
+/// meanwhile.
 const RESERVE: u64 = 128;
 /// Descriptors of a data thread: its ring, and what wakes it.
 const PER_THREAD: u64 = 8;
-/// Descriptors of a device: a file is opened once buffered, and once for direct I/O, for each thread at most.
+/// Descriptors of a device: a file is opened once buffered, and once for direct I/O, for each
+/// thread at most.
 const PER_DEVICE: u64 = 4;
 
 /// Raises the soft limit to the hard one. Returns the limit that holds then.

@@ -1,5 +1,5 @@
-//! A file that is written at the end of a long command: beside the one that it replaces, which stays as it is until
-//! the new one is whole.
+//! A file that is written at the end of a long command: beside the one that it replaces, which
+//! stays as it is until the new one is whole.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;

@@ -1,4 +1,5 @@
-//! Tells the operator what happens while a stack is served: a line on standard error for each event, with its time.
+//! Tells the operator what happens while a stack is served: a line on standard error for each
+//! event, with its time.
 //!
 //! Invariant: only the thread here waits for the reader of standard error.
 
@@ -69,7 +70,8 @@ fn line(event: &Event, now: Ns, wall: SystemTime) -> String {
 /// Seconds since 1970 as ISO 8601 has them, in UTC: `2026-11-25T01:44:30Z`.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years begin in March here, so that a leap day is the last of its year; 400 of them have 146097 days.
+    // Years begin in March here, so that a leap day is the last of its year; 400 of them have
+    // 146097 days.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,5 +1,5 @@
-//! What a process does that writes for its own machine: pages may be written back through it exactly
-//! when memory is short, so it must not wait for memory that only it can make free.
+//! What a process does that writes for its own machine: pages may be written back through it
+//! exactly when memory is short, so it must not wait for memory that only it can make free.
 
 use std::io;
 
@@ -12,9 +12,10 @@ use rustix::thread::{CapabilitySet, capabilities};
 /// threads are made, which have it from the one that makes them.
 ///
 /// # Errors
-/// When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which root has but in many
-/// containers. All else is done. Without it the page cache of a mount by an ordinary user is bounded by the
-/// kernel (`max_ratio` of its bdi); who mounts a file system on a loop device is to be told.
+/// When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which root has
+/// but in many containers. All else is done. Without it the page cache of a mount by an ordinary
+/// user is bounded by the kernel (`max_ratio` of its bdi); who mounts a file system on a loop
+/// device is to be told.
 pub fn become_one() -> io::Result<()> {
     let flusher = configure_io_flusher_behavior(true);
     // With a limit that is far it would be locked now, and later memory be refused.
@@ -29,9 +30,9 @@ pub fn become_one() -> io::Result<()> {
     Ok(flusher?)
 }
 
-/// Whether capabilities are those that the kernel asks for: in a user namespace of its own a process has all of
-/// them, which count for nothing where memory is locked. The first one's map is the identity of all ids
-/// (user_namespaces(7)).
+/// Whether capabilities are those that the kernel asks for: in a user namespace of its own a
+/// process has all of them, which count for nothing where memory is locked. The first one's map is
+/// the identity of all ids (user_namespaces(7)).
 fn is_initial_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])

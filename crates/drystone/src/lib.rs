@@ -1,5 +1,5 @@
-//! The program `drystone`: serves a stack, controls a running one, explains and checks stack
-//! files, measures devices. A library, so that tests can run its parts with a stack of their own, and
+//! The program `drystone`: serves a stack, controls a running one, explains and checks stack files,
+//! measures devices. A library, so that tests can run its parts with a stack of their own, and
 //! `drystone-lab` and `drystone-sim` speak to their users in the same way.
 
 #![deny(unsafe_code)]

@@ -1,5 +1,5 @@
-//! `drystone log-writes`: shows a write log, and replays it, with the words of xfstests' `replay-log`.
-//! Needs no server.
+//! `drystone log-writes`: shows a write log, and replays it, with the words of xfstests'
+//! `replay-log`. Needs no server.
 //!
 //! A log may be anybody's: whatever it says, at worst one sentence says what is wrong with it.
 
@@ -319,7 +319,8 @@ impl Target<'_> {
     /// Run a command that checks what is there after entry `number`.
     fn fsck(&mut self, command: &str, number: u64) -> Result<(), Failure> {
         self.sync()?;
-        // Such a command opens it for itself alone where it can: e2fsck a block device, qemu-img a file.
+        // Such a command opens it for itself alone where it can: e2fsck a block device, qemu-img a
+        // file.
         let before = self.opened.take().map(|file| file.size_bytes());
         match Command::new("sh").arg("-c").arg(command).status() {
             Ok(status) if status.success() => {}

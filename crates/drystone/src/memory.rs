@@ -8,9 +8,9 @@ use rustix::process::{Resource, getrlimit};
 /// What clients may have at least where the stack file does not say it.
 const LEAST: u64 = 256 << 20;
 
-/// Bytes that buffers of NBD clients' requests may take together where the stack file does not say it: a
-/// quarter of the machine's memory, of the least limit of the process's control groups, or of the limits
-/// `RLIMIT_AS` and `RLIMIT_DATA` (getrlimit(2)), whichever is least.
+/// Bytes that buffers of NBD clients' requests may take together where the stack file does not say
+/// it: a quarter of the machine's memory, of the least limit of the process's control groups, or of
+/// the limits `RLIMIT_AS` and `RLIMIT_DATA` (getrlimit(2)), whichever is least.
 pub fn for_clients() -> u64 {
     let machine = fs::read_to_string("/proc/meminfo").ok();
     let group = fs::read_to_string("/proc/self/cgroup").ok();
@@ -27,8 +27,8 @@ fn machine_bytes(meminfo: &str) -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least `memory.max` of the process's group and those above it (cgroups(7), version 2); `None` if there
-/// is no limit.
+/// The least `memory.max` of the process's group and those above it (cgroups(7), version 2); `None`
+/// if there is no limit.
 fn group_limit(groups: &str, root: &Path) -> Option<u64> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let limit = |group: &Path| {

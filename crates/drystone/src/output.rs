@@ -1,7 +1,7 @@
 //! Writing to standard output and standard error without dying when nobody reads.
 //!
-//! Standard error has one form: `error:`, `warning:` or `note:` and a sentence, by [`error`], [`warning`] and
-//! [`note`]; findings in a text are drawn with the lines they point at.
+//! Standard error has one form: `error:`, `warning:` or `note:` and a sentence, by [`error`],
+//! [`warning`] and [`note`]; findings in a text are drawn with the lines they point at.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -67,7 +67,8 @@ pub fn fail(failure: &Failure) {
     }
 }
 
-/// Writes a line to standard error, if anybody reads it. Whatever control characters are in names stay in the line.
+/// Writes a line to standard error, if anybody reads it. Whatever control characters are in names
+/// stay in the line.
 pub fn tell(text: &str) {
     draw(&one_line(text.trim_end()));
 }
@@ -114,8 +115,8 @@ pub fn diagnostic_json(found: &Diagnostic) -> Value {
     })
 }
 
-/// Lines of cells, each column as wide as its widest cell; the last is not padded. Whatever control characters are
-/// in cells stay in the line.
+/// Lines of cells, each column as wide as its widest cell; the last is not padded. Whatever control
+/// characters are in cells stay in the line.
 pub fn columns(rows: &[Vec<String>]) -> String {
     let rows = rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect());
     let rows: Vec<Vec<_>> = rows.collect();

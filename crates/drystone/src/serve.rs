@@ -29,7 +29,8 @@ pub struct ServeOptions {
     pub stack: Option<PathBuf>,
     /// Write to no device of the stack file.
     pub read_only: bool,
-    /// The control socket, if not the stack's or the usual one: a path, or a name for the usual folder.
+    /// The control socket, if not the stack's or the usual one: a path, or a name for the usual
+    /// folder.
     pub control: Option<PathBuf>,
     /// Data threads, if not the stack's; 0 is as many as cores.
     pub threads: Option<u32>,
@@ -67,8 +68,8 @@ const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a f
 /// How a stack is started: [`crate::server::start`], or a test's own.
 pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
 
-/// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket. A signal that comes
-/// before it serves stops it as soon as what has begun can be taken back in order.
+/// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket. A signal
+/// that comes before it serves stops it as soon as what has begun can be taken back in order.
 ///
 /// # Errors
 /// Whatever keeps the stack from starting, or data that could not be flushed at the end.
@@ -193,7 +194,8 @@ impl DataFolder {
     }
 }
 
-/// After a start that was refused nothing is left of a folder that it made: nobody has written to its disks.
+/// After a start that was refused nothing is left of a folder that it made: nobody has written to
+/// its disks.
 impl Drop for DataFolder {
     fn drop(&mut self) {
         if self.is_new {

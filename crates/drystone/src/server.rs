@@ -3,7 +3,8 @@
 //! Invariants:
 //! - Devices are opened before front ends make anything, so that a refused start leaves no socket.
 //! - Each data thread has one context and runs one [`Worker`].
-//! - Front ends end first, while the data threads answer, because the user of a file may have something to write.
+//! - Front ends end first, while the data threads answer, because the user of a file may have
+//!   something to write.
 //! - Nothing is flushed before every worker has returned, so a flush covers all that clients wrote.
 
 use std::io;
@@ -73,8 +74,8 @@ pub fn start_by(
 }
 
 impl Server {
-    /// Opens the stack's devices, starts the data threads, and lets clients in; as little of that as is left
-    /// to do once `ending` is asked for. All goes by `clock`.
+    /// Opens the stack's devices, starts the data threads, and lets clients in; as little of that
+    /// as is left to do once `ending` is asked for. All goes by `clock`.
     ///
     /// # Errors
     /// What could not be opened or bound; then nothing is left running and no socket is left.
@@ -125,7 +126,8 @@ impl Server {
         self.front_ends.iter_mut().for_each(|front_end| front_end.leave());
         for inbox in &self.inboxes {
             inbox.stop();
-            // The start does not wait for users of files that were mounted already: it reports why it failed.
+            // The start does not wait for users of files that were mounted already: it reports why
+            // it failed.
             inbox.abort();
         }
         let _ = self.end();
@@ -198,8 +200,9 @@ impl Server {
         }
     }
 
-    /// Gives up when I/O is in flight and none of any device ends, though somebody has a file open: he may be waiting for
-    /// that I/O. Not while writes wait for `room`: that is said when they begin to.
+    /// Gives up when I/O is in flight and none of any device ends, though somebody has a file open:
+    /// he may be waiting for that I/O. Not while writes wait for `room`: that is said when they
+    /// begin to.
     fn limit_standstill(&self, mut room: Room) -> Option<StopLimit> {
         let stack = self.stack.clone();
         let clock = stack.clock().clone();
@@ -244,7 +247,8 @@ impl ServerHandle for Server {
         let mut room = Room::default();
         room.look(&self.stack);
         let _standstill = (mode == StopMode::Drain).then(|| self.limit_standstill(room));
-        // Before anybody is waited for, who may himself wait for a limit, or for a suspended volume.
+        // Before anybody is waited for, who may himself wait for a limit, or for a suspended
+        // volume.
         self.stack.stop();
         self.front_ends.iter_mut().for_each(|front_end| front_end.close());
         let mut left = Ok(());
@@ -318,7 +322,8 @@ fn tell_notices(stack: &LiveStack) {
     }
 }
 
-/// Says which members arrays started without, and what may be wrong of those that were forced to start.
+/// Says which members arrays started without, and what may be wrong of those that were forced to
+/// start.
 fn warn_of_arrays(stack: &LiveStack) {
     for live in stack.devices() {
         let Some(array) = &live.array else { continue };

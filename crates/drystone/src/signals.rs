@@ -1,11 +1,12 @@
-//! SIGINT, SIGTERM and SIGHUP (the terminal has gone): the first asks for an orderly stop, the second ends the
-//! process at once.
+//! SIGINT, SIGTERM and SIGHUP (the terminal has gone): the first asks for an orderly stop, the
+//! second ends the process at once.
 //!
 //! What follows the first within [`TOGETHER`] is the same wish: GNU `timeout` signals its child
 //! and then their whole group, a terminal and a script may do so too.
 //!
-//! Installing a handler replaces an inherited "ignore", so a server started in the background of
-//! a script stops like any other. But a user who ignores SIGHUP wants a server that outlives its terminal (`nohup`).
+//! Installing a handler replaces an inherited "ignore", so a server started in the background of a
+//! script stops like any other. But a user who ignores SIGHUP wants a server that outlives its
+//! terminal (`nohup`).
 
 use std::io;
 use std::process;
@@ -52,7 +53,8 @@ fn is_ignored(signal: i32) -> bool {
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// A wish to end a measurement early, which the first Ctrl-C makes; the second ends the process at once.
+/// A wish to end a measurement early, which the first Ctrl-C makes; the second ends the process at
+/// once.
 ///
 /// # Errors
 /// When a handler cannot be installed.
@@ -72,8 +74,8 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Installs the handlers. From here on the first signal is told by [`StopSignal::ending`] and held until
-    /// [`StopSignal::wait`].
+    /// Installs the handlers. From here on the first signal is told by [`StopSignal::ending`] and
+    /// held until [`StopSignal::wait`].
     ///
     /// # Errors
     /// When a handler cannot be installed.

@@ -1,9 +1,10 @@
 //! An end of a stop: I/O that does not end (a disk that does not answer) is given up after a while.
 //!
-//! While somebody has a file of the server open the stop waits for him as long as he likes, for he may be saving what
-//! he has; but not while his I/O hangs: that is a standstill, when I/O is in flight and none of any device ends. A flush may
-//! take long, for the host writes all that its page cache has of the file before it ends, and whoever unmounts a
-//! file system waits for just that. Once no file is open any more all that is left has a limit, a last flush one of its own. While
+//! While somebody has a file of the server open the stop waits for him as long as he likes, for he
+//! may be saving what he has; but not while his I/O hangs: that is a standstill, when I/O is in
+//! flight and none of any device ends. A flush may take long, for the host writes all that its page
+//! cache has of the file before it ends, and whoever unmounts a file system waits for just that.
+//! Once no file is open any more all that is left has a limit, a last flush one of its own. While
 //! writes wait for room nothing is given up: somebody has to make room.
 
 use std::io;
@@ -14,13 +15,13 @@ use std::time::Duration;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::threads;
 
-/// How long I/O in flight and the last superblocks of arrays may take together once no file is open any more, and how long a
-/// standstill may: four times as long as a request may before it counts as lost (30 s), since one of each may come after
-/// the other.
+/// How long I/O in flight and the last superblocks of arrays may take together once no file is open
+/// any more, and how long a standstill may: four times as long as a request may before it counts as
+/// lost (30 s), since one of each may come after the other.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a standstill may take with a flush in it, and how long there may be flushes once no file is open any more: in that
-/// time a disk that writes 20 MB/s writes 12 GB.
+/// How long a standstill may take with a flush in it, and how long there may be flushes once no
+/// file is open any more: in that time a disk that writes 20 MB/s writes 12 GB.
 pub const FLUSH_LIMIT: Duration = Duration::from_secs(600);
 
 /// How often it is looked whether I/O ends.
@@ -33,8 +34,9 @@ pub struct StopLimit {
 }
 
 impl StopLimit {
-    /// Calls `give_up` from a thread of its own once this has lived for [`STOP_LIMIT`] by `clock` without a flush in flight, or
-    /// for [`FLUSH_LIMIT`] with one; with which of them it was. `look` tells how far I/O is.
+    /// Calls `give_up` from a thread of its own once this has lived for [`STOP_LIMIT`] by `clock`
+    /// without a flush in flight, or for [`FLUSH_LIMIT`] with one; with which of them it was.
+    /// `look` tells how far I/O is.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -47,8 +49,9 @@ impl StopLimit {
         Self::look("stop-limit", clock, look, move |now, seen| spent.exceeds(now, seen), give_up)
     }
 
-    /// Calls `give_up` from a thread of its own after a standstill of [`STOP_LIMIT`] by `clock`, or of [`FLUSH_LIMIT`] with a
-    /// flush in it, if this still lives then; with how long it may last. `look` tells how far I/O is.
+    /// Calls `give_up` from a thread of its own after a standstill of [`STOP_LIMIT`] by `clock`, or
+    /// of [`FLUSH_LIMIT`] with a flush in it, if this still lives then; with how long it may last.
+    /// `look` tells how far I/O is.
     ///
     /// # Errors
     /// When there is no thread to be had.
@@ -236,8 +239,8 @@ mod tests {
         assert_eq!(limits(&full), [None, None, None, Some(120)]);
     }
 
-    /// The second at which it is given up, and the limit; the thread looks every 150 s by a clock set by hand, so its looks may
-    /// come late, never early.
+    /// The second at which it is given up, and the limit; the thread looks every 150 s by a clock
+    /// set by hand, so its looks may come late, never early.
     fn given_up_at(flushes_in_flight: u64, is_end: bool) -> (Ns, u64) {
         let (clock, (tell, told)) = (ManualClock::new(0), channel());
         let looks = clock.clone();

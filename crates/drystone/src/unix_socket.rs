@@ -3,10 +3,11 @@
 //! Invariants:
 //! - At most one server has a path: while a server decides whether what is there is stale, and
 //!   until it listens, it holds the lock of a file beside the path (`Lock`).
-//! - That file belongs to the user of the server and has mode 0600, so that no other user can hold its lock. What
-//!   others may open, the folder for example, is not locked, because a user who can open a file can also lock it.
-//! - A socket has the mode that was asked for from the moment when it is there. No mode is changed by
-//!   path, which might lead to another file by then.
+//! - That file belongs to the user of the server and has mode 0600, so that no other user can hold
+//!   its lock. What others may open, the folder for example, is not locked, because a user who can
+//!   open a file can also lock it.
+//! - A socket has the mode that was asked for from the moment when it is there. No mode is changed
+//!   by path, which might lead to another file by then.
 //! - A path is removed only while the socket that was made there is still there.
 
 use std::ffi::OsString;
@@ -89,8 +90,8 @@ pub fn holder(stream: &UnixStream) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid.as_raw_nonzero().get())
 }
 
-/// The lock of a socket's path: a file of one's own beside it, which is there as long as the lock is held. One that
-/// a killed server has left is taken over.
+/// The lock of a socket's path: a file of one's own beside it, which is there as long as the lock
+/// is held. One that a killed server has left is taken over.
 struct Lock {
     path: PathBuf,
     _file: File,
@@ -123,7 +124,8 @@ impl Drop for Lock {
     }
 }
 
-/// Opens or makes a lock file. It must be this user's alone, else another user could hold the lock for ever.
+/// Opens or makes a lock file. It must be this user's alone, else another user could hold the lock
+/// for ever.
 fn open_lock(path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let opened = OpenOptions::new()
@@ -189,7 +191,8 @@ mod tests {
 
     use super::*;
 
-    /// Held while files are made: threads of the test share the file mode mask, which [`bind`] changes.
+    /// Held while files are made: threads of the test share the file mode mask, which [`bind`]
+    /// changes.
     static MASK: Mutex<()> = Mutex::new(());
 
     fn alone() -> MutexGuard<'static, ()> {

@@ -19,8 +19,8 @@ use crate::output;
 pub enum VolumeCommand {
     /// Make a volume: a device made of others by a table
     ///
-    /// It is there until the server stops, and no export serves it by itself. To keep or export it, write its table
-    /// into the stack file and restart.
+    /// It is there until the server stops, and no export serves it by itself. To keep or export it,
+    /// write its table into the stack file and restart.
     Create {
         #[command(flatten)]
         name: Name,

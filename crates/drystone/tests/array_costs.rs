@@ -1,5 +1,5 @@
-//! What an I/O of an array costs in the steady state, by what is counted: allocations, locks, and I/O of
-//! the members, which complete in the call.
+//! What an I/O of an array costs in the steady state, by what is counted: allocations, locks, and
+//! I/O of the members, which complete in the call.
 
 #[path = "../src/alloc.rs"]
 mod alloc;
@@ -149,9 +149,10 @@ fn write(bytes: u64) -> Box<Bio> {
     Bio::write(Sector(0), IoBuf::from_slice(&vec![0x5A; bytes as usize]))
 }
 
-/// As Linux does it: by what needs fewer reads. A shard's turn is one lock: to begin, for the blocks
-/// that were read, and for those that were written; a log has one to begin, one for its write, one for the flush before it, and one
-/// for the stripe that is done, and the shard one more to go on.
+/// As Linux does it: by what needs fewer reads. A shard's turn is one lock: to begin, for the
+/// blocks that were read, and for those that were written; a log has one to begin, one for its
+/// write, one for the flush before it, and one for the stripe that is done, and the shard one more
+/// to go on.
 #[test]
 fn a_block_is_written_without_allocations() {
     let cases = [

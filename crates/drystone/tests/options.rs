@@ -1,6 +1,7 @@
-//! No option is ever ignored: each option of each command, in each form that the command has, changes what is
-//! done or printed, or is refused by its name. The commands come from clap, so that a new option without a case
-//! here fails. `serve` is walked in `src/cli.rs`, where what it would serve can be seen.
+//! No option is ever ignored: each option of each command, in each form that the command has,
+//! changes what is done or printed, or is refused by its name. The commands come from clap, so that
+//! a new option without a case here fails. `serve` is walked in `src/cli.rs`, where what it would
+//! serve can be seen.
 
 use std::cell::LazyCell;
 use std::fs;
@@ -17,8 +18,8 @@ use drystone_stack::md::ArrayReport;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// The lines that a command can be written as, without any option that they can do without. An underscore stands
-/// for a space inside a word.
+/// The lines that a command can be written as, without any option that they can do without. An
+/// underscore stands for a space inside a word.
 const FORMS: &[&str] = &[
     "check s.toml",
     "list",
@@ -134,8 +135,9 @@ const VALUES: &[(&str, &str)] = &[
 
 const SAMPLE_UUID: &str = "0a0b0c0d:11223344:55667788:99aabbcc";
 
-/// What is honoured where it takes too long, or a machine of another kind, to be seen here: the beginning of the
-/// form, the option, and the file that has it, a test's if one can hold it, with words that stand there.
+/// What is honoured where it takes too long, or a machine of another kind, to be seen here: the
+/// beginning of the form, the option, and the file that has it, a test's if one can hold it, with
+/// words that stand there.
 const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
     ("md assemble --print", "force", "system-tests/tests/rescue.rs", "\"--force\""),
     ("bench", "force", "crates/drystone/tests/cli.rs", "\"--fill\", \"--force\""),
@@ -148,7 +150,8 @@ const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
 /// What is walked elsewhere: `serve`, and the commands that hand over to programs of their own.
 const NOT_HERE: &[&str] = &["serve", "lab", "sim"];
 
-/// Threads that walk over forms, each with a folder and servers of its own: what they start waits more than it works.
+/// Threads that walk over forms, each with a folder and servers of its own: what they start waits
+/// more than it works.
 const WALKERS: usize = 4;
 
 #[test]
@@ -284,7 +287,8 @@ fn required_by(command: &clap::Command, line: &str) -> Vec<String> {
     }
 }
 
-/// What the commands work on, and two servers that answer everything and remember what they were asked.
+/// What the commands work on, and two servers that answer everything and remember what they were
+/// asked.
 struct Rig {
     folder: TempDir,
     asked: Receiver<String>,
@@ -465,7 +469,8 @@ fn seen(bytes: &[u8]) -> String {
     }
 }
 
-/// Whatever a log says, the target keeps its size, and nothing is written unless all of it is inside.
+/// Whatever a log says, the target keeps its size, and nothing is written unless all of it is
+/// inside.
 #[test]
 fn a_log_is_not_replayed_beyond_the_end_of_the_target() {
     let rig = Rig::new();

@@ -117,7 +117,8 @@ fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
-/// A clock that is a hundred times as fast as the machine's, for a stack that is none of the test's own.
+/// A clock that is a hundred times as fast as the machine's, for a stack that is none of the test's
+/// own.
 struct Hurry {
     clock: Arc<SystemClock>,
     begun: Ns,
@@ -536,7 +537,8 @@ fn a_second_signal_stops_at_once() {
     }
 }
 
-/// An array on three volumes, of which each I/O takes a hundred hours once it is served: the stop hangs in their flushes.
+/// An array on three volumes, of which each I/O takes a hundred hours once it is served: the stop
+/// hangs in their flushes.
 fn a_stop_ends_although_members_hang() {
     let folder = folder();
     let member = |n| {
@@ -669,7 +671,8 @@ fn several_servers_are_listed() {
     let output = client(at, &["list", "--control", "w"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     named.stop(Signal::TERM);
-    // Another one elsewhere, of which the environment tells: it is named beside the one in the folder.
+    // Another one elsewhere, of which the environment tells: it is named beside the one in the
+    // folder.
     let elsewhere = Server::spawn(&mut command(at, "s.toml", "c.sock"));
     let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
     by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
@@ -727,7 +730,8 @@ fn the_default_stack_makes_its_folder() {
     let base = fs::canonicalize(folder.path()).unwrap();
     let uri = format!("nbd+unix:///?socket={}/drystone-data/nbd.sock", base.display());
     assert!(server.lines.contains(&uri), "{:?}", server.lines);
-    // A second one is refused, and nothing of it is left; so is one that fails when its disks are made.
+    // A second one is refused, and nothing of it is left; so is one that fails when its disks are
+    // made.
     let other = TempDir::new().unwrap();
     let at = |run: &Path| {
         let mut second = command(other.path(), "", "");

@@ -76,7 +76,8 @@ struct ServeVariantArgs {
 /// Arguments of `drystone lab run`.
 #[derive(Debug, Clone, Args)]
 struct RunArgs {
-    /// The experiment, as `drystone lab list` names it; `all` makes one page of those of the five mails
+    /// The experiment, as `drystone lab list` names it; `all` makes one page of those of the five
+    /// mails
     name: String,
     /// Runs of each variant [default: 5; raid5-fsmark: 3]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -105,7 +106,8 @@ struct RunArgs {
     /// Also write tables and remarks as the section of a page in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// With `all`: where index.html, index.md and a JSON file for each experiment go [default: docs/lab]
+    /// With `all`: where index.html, index.md and a JSON file for each experiment go [default:
+    /// docs/lab]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! A folder for what an experiment needs by name: mount points, and files that are mounted or attached.
+//! A folder for what an experiment needs by name: mount points, and files that are mounted or
+//! attached.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! All five tables on one page: for each mail that Drystone began with, its own figures and what was
-//! measured here, of what was before, what was mailed, and what Drystone has.
+//! All five tables on one page: for each mail that Drystone began with, its own figures and what
+//! was measured here, of what was before, what was mailed, and what Drystone has.
 
 use crate::html;
 use crate::outcome::{Outcome, Table};
@@ -235,7 +235,8 @@ fn experiment(mail: &Mail) -> &'static Experiment {
     found.expect("a test sees to it that there is one")
 }
 
-/// Runs the experiments of all mails, each by its `options`. `keep` gets each outcome as soon as it is there.
+/// Runs the experiments of all mails, each by its `options`. `keep` gets each outcome as soon as it
+/// is there.
 ///
 /// # Errors
 /// As of [`crate::run`].

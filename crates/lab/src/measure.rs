@@ -1,6 +1,6 @@
 //! One run of one variant: opens its device, lets the lanes warm up, and takes everything that is
-//! counted over the same stretch of time. [`on_device`] and [`sampled`] serve experiments that count
-//! something else.
+//! counted over the same stretch of time. [`on_device`] and [`sampled`] serve experiments that
+//! count something else.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -94,8 +94,8 @@ pub fn on_device<T>(
     on_opened(&device, &at, &works, |crew| watch(crew, &*device, &at.locks))
 }
 
-/// A context on `device`, whose locks are counted where `at` says, for each of the `works`, which lanes
-/// do there; `watch` leads them.
+/// A context on `device`, whose locks are counted where `at` says, for each of the `works`, which
+/// lanes do there; `watch` leads them.
 ///
 /// # Errors
 /// When a context cannot be opened, an I/O fails, or `watch` says so.
@@ -302,8 +302,8 @@ pub(crate) fn stat_times(text: &str) -> Option<(u64, u64)> {
     Some((user, fields.next()?.parse().ok()?))
 }
 
-/// Writes bytes of a device, which are then there: RAM that was never written is one page of zeroes to whoever
-/// reads it, in the processor's cache.
+/// Writes bytes of a device, which are then there: RAM that was never written is one page of zeroes
+/// to whoever reads it, in the processor's cache.
 ///
 /// # Errors
 /// When it cannot be opened or written.

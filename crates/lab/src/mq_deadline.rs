@@ -337,7 +337,8 @@ fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
     if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
 }
 
-/// What the scheduler costs of the IOPS without one: the kernel's on its loop device, ours on a file.
+/// What the scheduler costs of the IOPS without one: the kernel's on its loop device, ours on a
+/// file.
 fn taxes(rows: &[Row], threads: u32) -> Option<String> {
     let iops = |device: &str, variant: &str| {
         let row = rows.iter().find(|row| {

@@ -41,9 +41,9 @@ const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 32, bat
 /// Bytes of the devices: RAM that a processor's cache does not hold.
 const SIZE_BYTES: u64 = 256 << 20;
 
-/// The shortest run whose share of the clock is told. The kernel brings the processor time of a thread that
-/// is running up to date at its ticks, up to 10 ms apart, and a run's is wrong by one at either end: by
-/// more than a fifth in a shorter run, where the share was seen above 1.
+/// The shortest run whose share of the clock is told. The kernel brings the processor time of a
+/// thread that is running up to date at its ticks, up to 10 ms apart, and a run's is wrong by one
+/// at either end: by more than a fifth in a shorter run, where the share was seen above 1.
 const SHARE_FROM_NS: u64 = 100_000_000;
 
 /// A use of the clock that is measured.
@@ -99,8 +99,9 @@ impl Run {
         self.ios as f64 / self.calls as f64
     }
 
-    /// Readings of the clock, `reading_ns` each, of all processor time of a run of `runtime_ns`; not a number
-    /// if that is too short to say, or if what one reading took cannot be what it took meanwhile.
+    /// Readings of the clock, `reading_ns` each, of all processor time of a run of `runtime_ns`;
+    /// not a number if that is too short to say, or if what one reading took cannot be what it took
+    /// meanwhile.
     fn clock_share(&self, reading_ns: f64, runtime_ns: u64) -> f64 {
         let share = self.clock_reads_per_io() * reading_ns / self.all.cpu_ns_per_io;
         if runtime_ns >= SHARE_FROM_NS && share <= 1.0 { share } else { f64::NAN }
@@ -342,7 +343,8 @@ mod tests {
         }
     }
 
-    /// A share cannot be above 1: what says so is not told, nor what is measured in less than some ticks.
+    /// A share cannot be above 1: what says so is not told, nor what is measured in less than some
+    /// ticks.
     #[test]
     fn a_share_that_is_not_known_is_null() {
         let run = measure_one("null,irqmode=none", &VARIANTS[0], 1, &short()).expect("it runs");

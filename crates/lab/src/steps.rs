@@ -27,8 +27,8 @@ impl Steps {
         Steps { stop: options.stop.clone(), all, begun: 0, start: Instant::now() }
     }
 
-    /// Says which point comes, and how long it and those after it take if they take as long as those before.
-    /// False: it is to end early, with what it has; one point it has at least.
+    /// Says which point comes, and how long it and those after it take if they take as long as
+    /// those before. False: it is to end early, with what it has; one point it has at least.
     pub(crate) fn next(&mut self, point: &str, say: Say<'_>) -> bool {
         if self.begun > 0 && self.stop.is_asked() {
             return false;

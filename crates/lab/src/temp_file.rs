@@ -1,5 +1,5 @@
-//! Files of experiments. They have no name: nobody can put another one in their place, and nothing of them is left,
-//! however this process ends.
+//! Files of experiments. They have no name: nobody can put another one in their place, and nothing
+//! of them is left, however this process ends.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -23,8 +23,8 @@ impl TempFile {
         Ok(TempFile(made().context("cannot make a file in memory")?))
     }
 
-    /// On whatever disk temporary files are: of so many bytes, whole MiB. They are data: what was never written is
-    /// read without a disk.
+    /// On whatever disk temporary files are: of so many bytes, whole MiB. They are data: what was
+    /// never written is read without a disk.
     ///
     /// # Errors
     /// When it cannot be made or written.

@@ -1,6 +1,6 @@
-//! No option of `drystone-lab` is ignored: each option of each command, with each experiment, has an effect that
-//! another test holds, changes what is printed, or is refused by its name. The options come from clap, so that a
-//! new one without a case here fails.
+//! No option of `drystone-lab` is ignored: each option of each command, with each experiment, has
+//! an effect that another test holds, changes what is printed, or is refused by its name. The
+//! options come from clap, so that a new one without a case here fails.
 
 use std::fs;
 use std::path::Path;
@@ -40,8 +40,9 @@ const VALUES: [(&str, &str); 10] = [
     ("cores", "1"),
 ];
 
-/// Effects that take too long, or a machine of another kind, to be seen here: the beginning of the form, the
-/// option, and the file that has the effect, a test's if one can hold it, with words that stand there.
+/// Effects that take too long, or a machine of another kind, to be seen here: the beginning of the
+/// form, the option, and the file that has the effect, a test's if one can hold it, with words that
+/// stand there.
 const HELD_ELSEWHERE: [(&str, &str, &str, &str); 17] = [
     ("run", "runs", "tests/outcome.rs", "runs"),
     ("run", "runtime", "tests/outcome.rs", "runtime_ns"),
@@ -110,7 +111,8 @@ fn value(option: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("--{option} has no value in VALUES")).1
 }
 
-/// Whether the experiment names the option among those that have no effect on it, or writes to --folder.
+/// Whether the experiment names the option among those that have no effect on it, or writes to
+/// --folder.
 fn is_ignored_by_design(form: &str, option: &str) -> bool {
     let experiment =
         drystone_lab::EXPERIMENTS.iter().find(|one| form == format!("run {}", one.name));

@@ -205,7 +205,8 @@ fn accuracy_shows_what_was_asked_beside_what_was_given() {
     let outcome = run("blk-throttle-accuracy", &options, &mut |_| ()).expect("an outcome");
     let json = outcome.json();
     let rows = json["rows"].as_array().expect("rows");
-    // Eleven limits of one flow, one of two, two of four threads and four pairs of children with their sum.
+    // Eleven limits of one flow, one of two, two of four threads and four pairs of children with
+    // their sum.
     assert_eq!(rows.len(), 11 + 2 + 2 * 5 + 4 * 3);
     for row in rows {
         let asked = row["asked"].as_array().expect("what is asked");

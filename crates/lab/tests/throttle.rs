@@ -1,5 +1,5 @@
-//! The throttles of *before*, *mailed*, *ours* and *none*: every bio ends, counts are right, limits hold in
-//! simulated time, and each takes the locks that its design takes.
+//! The throttles of *before*, *mailed*, *ours* and *none*: every bio ends, counts are right, limits
+//! hold in simulated time, and each takes the locks that its design takes.
 
 use std::path::Path;
 use std::sync::Arc;

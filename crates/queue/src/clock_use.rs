@@ -26,8 +26,8 @@ impl ClockUse {
         if self == ClockUse::Never { 0 } else { env.time.submit_time() }
     }
 
-    /// What was kept goes to the driver now, perhaps long after this context last read its clock: its
-    /// time-out counts from a reading that is no older than one may be.
+    /// What was kept goes to the driver now, perhaps long after this context last read its clock:
+    /// its time-out counts from a reading that is no older than one may be.
     #[inline]
     pub(crate) fn before_issue(self, env: &mut Env) {
         if self != ClockUse::Never {

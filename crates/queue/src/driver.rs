@@ -53,8 +53,8 @@ pub trait Driver: Send + Sync + 'static {
         true
     }
 
-    /// Whether users may change the numbers of its hardware queues while it runs, as `submit_queues`
-    /// and `poll_queues` (null_blk). The request queue keeps these numbers.
+    /// Whether users may change the numbers of its hardware queues while it runs, as
+    /// `submit_queues` and `poll_queues` (null_blk). The request queue keeps these numbers.
     fn has_settable_hw_queues(&self) -> bool {
         false
     }
@@ -77,8 +77,8 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Change an attribute of the driver's own; `None` if it has no such attribute. Then all its queues are told
-    /// ([`DriverQueue::refresh`]).
+    /// Change an attribute of the driver's own; `None` if it has no such attribute. Then all its
+    /// queues are told ([`DriverQueue::refresh`]).
     fn set_attribute(&self, _name: &str, _value: &str) -> Option<Result<()>> {
         None
     }
@@ -98,16 +98,16 @@ pub trait DriverQueue: Send + 'static {
     /// while nothing of this context is in flight.
     fn use_poll_queue(&mut self, _env: &mut Env, _queue: Option<u32>) {}
 
-    /// True if [`DriverQueue::queue_rq`] ends each request that it takes, unless that is polled, or a
-    /// discard or write of zeroes longer than [`INLINE_BYTES_MAX`]. Then a context may run requests of
-    /// another one and holds nothing of it afterwards.
+    /// True if [`DriverQueue::queue_rq`] ends each request that it takes, unless that is polled, or
+    /// a discard or write of zeroes longer than [`INLINE_BYTES_MAX`]. Then a context may run
+    /// requests of another one and holds nothing of it afterwards.
     fn completes_inline(&self) -> bool {
         false
     }
 
     /// Do `bio` in this call, without a request: a read or write whose data is the beginning of one
-    /// segment, checked by the queue. `None` if the driver wants a request for it. Only called where
-    /// [`DriverQueue::completes_inline`].
+    /// segment, checked by the queue. `None` if the driver wants a request for it. Only called
+    /// where [`DriverQueue::completes_inline`].
     #[inline]
     fn do_bio(&mut self, _env: &mut Env, _bio: &Bio) -> Option<Status> {
         None
@@ -139,8 +139,8 @@ pub trait DriverQueue: Send + 'static {
     /// Look for completions of polled requests. As for ring events.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
 
-    /// Nobody wants the bios any more whose `user_data` lies in `range`. A discard or write of zeroes that the
-    /// driver does piece by piece, and that is for such bios alone, is to end with
+    /// Nobody wants the bios any more whose `user_data` lies in `range`. A discard or write of
+    /// zeroes that the driver does piece by piece, and that is for such bios alone, is to end with
     /// [`drystone_core::Status::Cancelled`] before its time. As for ring events.
     fn withdraw(
         &mut self,
@@ -151,13 +151,13 @@ pub trait DriverQueue: Send + 'static {
     ) {
     }
 
-    /// What has ended since the last call is about to be given back: the requests in `done`, whose `status` may
-    /// still be changed.
+    /// What has ended since the last call is about to be given back: the requests in `done`, whose
+    /// `status` may still be changed.
     #[inline]
     fn ending(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &[u32]) {}
 
-    /// Something has changed, perhaps an attribute of the driver: take that over. May be called in the middle of any
-    /// call, and is called though the context's owner is away.
+    /// Something has changed, perhaps an attribute of the driver: take that over. May be called in
+    /// the middle of any call, and is called though the context's owner is away.
     #[inline]
     fn refresh(&mut self, _env: &mut Env) {}
 
@@ -166,8 +166,8 @@ pub trait DriverQueue: Send + 'static {
         false
     }
 
-    /// The queue is about to be dropped, with nothing in flight, while its context goes on: give back
-    /// what the context's ring knows of it.
+    /// The queue is about to be dropped, with nothing in flight, while its context goes on: give
+    /// back what the context's ring knows of it.
     fn close(&mut self, _env: &mut Env) {}
 
     /// A request took longer than the queue's time-out. Ask for it to come back early if that

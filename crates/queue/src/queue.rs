@@ -309,7 +309,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Ok(())
     }
 
-    /// Wake the channels that wait for a tag that may be handed out now, even if their owners are away.
+    /// Wake the channels that wait for a tag that may be handed out now, even if their owners are
+    /// away.
     fn wake_waiters(&self) {
         for tags in self.config().map.sets() {
             let mut woken = Vec::new();
@@ -340,8 +341,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         config.map.change(default, poll, config.nr_requests.min(self.depth()));
     }
 
-    /// Each channel takes over what has changed, and goes to the queues that it is to use, even if its owner is away; to
-    /// those at once if nothing of it is in flight. Nothing waits for that.
+    /// Each channel takes over what has changed, and goes to the queues that it is to use, even if
+    /// its owner is away; to those at once if nothing of it is in flight. Nothing waits for that.
     fn tell_channels(&self) {
         self.config().ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
@@ -357,8 +358,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         })
     }
 
-    /// Let the driver change one of its own attributes, and its queues take that over; false if it has none of that
-    /// name.
+    /// Let the driver change one of its own attributes, and its queues take that over; false if it
+    /// has none of that name.
     fn set_driver_attribute(&self, name: &str, value: &str) -> Result<bool> {
         let Some(changed) = self.shared.driver.set_attribute(name, value) else {
             return Ok(false);
@@ -388,8 +389,8 @@ pub fn default_scheduler(driver: &impl Driver) -> SchedulerKind {
 /// Most that `queue/nomerges` may be.
 pub const NOMERGES_MAX: u64 = 2;
 
-/// The least and the most that `queue/max_sectors_kb` may be: `hw_kb` is `queue/max_hw_sectors_kb`, and a request takes
-/// at least a page and a logical block.
+/// The least and the most that `queue/max_sectors_kb` may be: `hw_kb` is `queue/max_hw_sectors_kb`,
+/// and a request takes at least a page and a logical block.
 pub fn max_sectors_kb_range(hw_kb: u64, logical_block_size: u32) -> (u64, u64) {
     (u64::from(logical_block_size >> 10).max(4).min(hw_kb), hw_kb)
 }

@@ -14,12 +14,12 @@ use drystone_core::{Holders, Subscription};
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Weak};
 
-/// How long the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a completion if
-/// it is the greatest time, until that time if it is another but 0.
+/// How long the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a completion
+/// if it is the greatest time, until that time if it is another but 0.
 ///
 /// Invariant: a context that ends the busy time passes a full fence and then tries the scheduler's
-/// turn. A holder of the turn that found the device busy lets go of the turn, passes a full fence and
-/// looks again. So one of the two dispatches.
+/// turn. A holder of the turn that found the device busy lets go of the turn, passes a full fence
+/// and looks again. So one of the two dispatches.
 #[derive(Default)]
 pub(crate) struct DeviceBusy(AtomicU64);
 

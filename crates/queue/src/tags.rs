@@ -243,8 +243,8 @@ impl TagSet {
         debug_assert!(granted > 0 && waiting > 0);
     }
 
-    /// For a woken waiter when others want tags who do not wait in line: true every other time, when
-    /// those are to go first.
+    /// For a woken waiter when others want tags who do not wait in line: true every other time,
+    /// when those are to go first.
     pub fn others_first(&self) -> bool {
         self.shared_turns.fetch_add(1, Relaxed).is_multiple_of(2)
     }

@@ -65,9 +65,9 @@ fn round_trip(found: &Superblock) {
 /// Most devices whose places are tried together.
 const PLACES_DEVICES_MAX: usize = 4;
 
-/// Devices with what they keep beside their data. The first byte tells whether checksums are made right, and how
-/// large the devices are; the others are as many sectors of each device, from that of its superblock on, as
-/// there are for four. Behind these, devices hold zeroes.
+/// Devices with what they keep beside their data. The first byte tells whether checksums are made
+/// right, and how large the devices are; the others are as many sectors of each device, from that
+/// of its superblock on, as there are for four. Behind these, devices hold zeroes.
 pub fn fuzz_places(input: &[u8]) {
     let Some((flags, rest)) = input.split_first() else { return };
     let sectors = [8192, 24, 2048, 1 << 31][usize::from(flags >> 1 & 3)];

@@ -152,7 +152,8 @@ pub struct Row {
 }
 
 impl Layout {
-    /// A geometry of `disks` members with chunks of `chunk_sectors` sectors. RAID-4 ignores `number`.
+    /// A geometry of `disks` members with chunks of `chunk_sectors` sectors. RAID-4 ignores
+    /// `number`.
     ///
     /// # Errors
     /// A geometry that md would not take: one sentence.

@@ -441,8 +441,8 @@ fn who_saw_another_history_is_left_out() {
     assert!(array.left_out[0].1.contains("another history"), "{:?}", array.left_out);
 }
 
-/// A RAID-5 ran without member 3; copies from before ran without member 0, and then the first member 0 was
-/// put back. Both have as many events.
+/// A RAID-5 ran without member 3; copies from before ran without member 0, and then the first
+/// member 0 was put back. Both have as many events.
 fn two_histories() -> Vec<Candidate> {
     let mut devices = candidates("r5-ls");
     change(&mut devices, 0, |own| own.roles[3] = 0xFFFE);
@@ -477,7 +477,8 @@ fn who_is_to_be_left_out_for_another_history_is_told() {
     assert_eq!(made(&without(devices, &[0])).start, DEGRADED);
 }
 
-/// A spare that was removed does not know that its number was given again, and its age says nothing.
+/// A spare that was removed does not know that its number was given again, and its age says
+/// nothing.
 #[test]
 fn of_two_devices_with_one_number_the_later_counts() {
     let mut candidates = candidates("r5-ls-spare");

@@ -1,4 +1,5 @@
-//! Superblocks that have as many events, and do not say the same: none is right because its device is named first.
+//! Superblocks that have as many events, and do not say the same: none is right because its device
+//! is named first.
 
 mod common;
 

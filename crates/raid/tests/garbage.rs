@@ -1,4 +1,5 @@
-//! Bytes that anybody may have written: nothing panics, and what is taken is written as it was read.
+//! Bytes that anybody may have written: nothing panics, and what is taken is written as it was
+//! read.
 
 use drystone_raid::layout::{Layout, Level};
 use drystone_raid::metadata::bad_blocks::BadBlocks;

@@ -136,7 +136,8 @@ fn refusals_say_what_would_be_right() {
     assert!(found.to_bytes() == bytes[..512], "it is kept");
 }
 
-/// Blocks are put on a log only where all of it lies beside data and superblock, whatever damaged numbers say.
+/// Blocks are put on a log only where all of it lies beside data and superblock, whatever damaged
+/// numbers say.
 #[test]
 fn a_log_of_bad_blocks_has_a_place_of_its_own() {
     let image = testing::member("r5-ls-badblocks", 1).unwrap();

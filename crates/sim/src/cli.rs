@@ -1,7 +1,7 @@
 //! The command line of `drystone-sim`, to which `drystone sim` hands over.
 //!
-//! The simulator needs a build with points inside every call (`--cfg drystone_sim`), which an ordinary build does
-//! not have: `make sim` makes one.
+//! The simulator needs a build with points inside every call (`--cfg drystone_sim`), which an
+//! ordinary build does not have: `make sim` makes one.
 
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -41,10 +41,12 @@ impl Policy {
 }
 
 /// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
-/// than anybody looks before it sleeps, so that nobody's short wait takes as long as something else.
+/// than anybody looks before it sleeps, so that nobody's short wait takes as long as something
+/// else.
 const QUIET_MAX: usize = 500;
-/// How far time jumps then at the most, the first time; each further time twice as far, up to a second. Some of these
-/// fibers may be about to take what has happened long ago: a minute later nobody would call that alive.
+/// How far time jumps then at the most, the first time; each further time twice as far, up to a
+/// second. Some of these fibers may be about to take what has happened long ago: a minute later
+/// nobody would call that alive.
 const LEAP_NS: Ns = 1_000_000;
 const LEAP_MAX_NS: Ns = 1_000_000_000;
 /// Pauses in which nothing happens before it is said that nothing will any more.
@@ -67,7 +69,8 @@ pub struct Scheduler {
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
     pauses: u64,
-    /// What had happened in the world at the last pause, and a measure of the time since it changed.
+    /// What had happened in the world at the last pause, and a measure of the time since it
+    /// changed.
     happened: u64,
     quiet: usize,
     leap: Ns,

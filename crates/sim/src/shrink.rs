@@ -1,8 +1,9 @@
 //! Making a failure smaller: the fewest I/Os of a seed with which it still fails.
 //!
 //! Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
-//! 2002): leave out ever smaller parts of the I/Os and keep what still fails. An I/O that is left out
-//! changes the order of everything after it, so the smaller failure may be another one; it is one.
+//! 2002): leave out ever smaller parts of the I/Os and keep what still fails. An I/O that is left
+//! out changes the order of everything after it, so the smaller failure may be another one; it is
+//! one.
 
 use crate::order::Keep;
 

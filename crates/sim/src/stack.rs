@@ -14,8 +14,8 @@ use std::sync::Arc;
 /// Threads that a stack is told to have: so many queues has a device that is not told how many.
 const THREADS: u32 = 4;
 
-/// Open the stack that a stack file says. A file named by the number of a disk, as `/sim/0`, is that
-/// disk of the world.
+/// Open the stack that a stack file says. A file named by the number of a disk, as `/sim/0`, is
+/// that disk of the world.
 ///
 /// # Errors
 /// What is wrong with the file, or why a device cannot be opened.

@@ -1,5 +1,5 @@
-//! Limits of a group on a member of an array bind what the group reads from it, and nothing that the
-//! array does for itself: no superblock, no log, no parity waits for them.
+//! Limits of a group on a member of an array bind what the group reads from it, and nothing that
+//! the array does for itself: no superblock, no log, no parity waits for them.
 
 use drystone_core::clock::Ns;
 use drystone_core::{Bio, IoBuf, Sector, Status};

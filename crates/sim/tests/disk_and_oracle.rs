@@ -249,7 +249,8 @@ fn an_honest_disk_is_never_reported_and_does_all_it_can() {
         sectors += oracle.open_sectors;
         candidates = candidates.max(oracle.candidates_max);
     }
-    // Wrong, or done by others: an outsider cuts files in the scenario `shrinks`, whose test demands it.
+    // Wrong, or done by others: an outsider cuts files in the scenario `shrinks`, whose test
+    // demands it.
     let not_here =
         ["misdirected", "corrupted", "lost_writes", "lies", "past_end", "no_device", "cuts"];
     for (name, count) in

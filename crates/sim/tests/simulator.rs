@@ -11,9 +11,9 @@ const FIXED: u64 = 300;
 /// Seeds within which a mistake must be found.
 const FOUND_WITHIN: u64 = 600;
 
-/// Seeds that once failed by a fault of the product, with the change that cured it. What they do has
-/// changed with the simulator since; each fault can be made again by its mistake or is held by a test
-/// of its own.
+/// Seeds that once failed by a fault of the product, with the change that cured it. What they do
+/// has changed with the simulator since; each fault can be made again by its mistake or is held by
+/// a test of its own.
 const ONCE_FAILED: [(u64, &str); 4] = [
     (42, "core: the part of a part has its memory noted in itself"),
     (76, "core: a plug holds only what its owner submits"),
@@ -163,8 +163,8 @@ fn seeds_of(scenario: &Scenario) -> u64 {
     }
 }
 
-/// A seed of this scenario takes as long as so many of others: each restart synchronises and checks an
-/// array.
+/// A seed of this scenario takes as long as so many of others: each restart synchronises and checks
+/// an array.
 fn share(scenario: &Scenario) -> u64 {
     if scenario.name == "raid-crash" { 10 } else { 1 }
 }
@@ -204,8 +204,8 @@ const MET_BY_ARRAYS: [&str; 31] = [
     "context dropped",
 ];
 
-/// Ways of writing a stripe, and what happens to members beside writes, at whose moments the fixed seeds
-/// of `raid-crash` must have cut the power; and what they must have found on the disks then.
+/// Ways of writing a stripe, and what happens to members beside writes, at whose moments the fixed
+/// seeds of `raid-crash` must have cut the power; and what they must have found on the disks then.
 const MET_BY_CRASHES: [&str; 15] = [
     "stripe: read-modify-write",
     "stripe: reconstruct-write",

@@ -1,7 +1,8 @@
-//! The kinds and keys that this version serves, and those that it only knows by name. The one place to open when a
-//! kind, a target or a key arrives.
+//! The kinds and keys that this version serves, and those that it only knows by name. The one place
+//! to open when a kind, a target or a key arrives.
 //!
-//! A planned kind or key is refused with the sentence "not available in this version" instead of "unknown".
+//! A planned kind or key is refused with the sentence "not available in this version" instead of
+//! "unknown".
 
 use crate::schema::DEVICE_KINDS;
 
@@ -21,7 +22,8 @@ pub fn planned_key(section: &str, key: &str) -> bool {
     PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
 }
 
-/// What to do instead, with a space at its end, for a kind that others have and that there is nothing like here.
+/// What to do instead, with a space at its end, for a kind that others have and that there is
+/// nothing like here.
 pub fn instead_of(name: &str) -> Option<&'static str> {
     match name.to_ascii_lowercase().as_str() {
         "mirror" | "raid1" | "raid-1" | "raid10" | "raid-10" => Some(

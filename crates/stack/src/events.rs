@@ -1,11 +1,13 @@
-//! What an operator should hear of a running stack, as typed events ([design](../../../docs/design/0008-events.md)).
+//! What an operator should hear of a running stack, as typed events
+//! ([design](../../../docs/design/0008-events.md)).
 //!
 //! Invariants:
 //! * A publisher waits only for other publishers: there is room for `EVENTS_MAX`, and what
 //!   comes beyond that is counted.
-//! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and collected by
-//!   the reader.
-//! * What may repeat is told at once, then ever more seldom, and never lost: it is counted meanwhile.
+//! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and
+//!   collected by the reader.
+//! * What may repeat is told at once, then ever more seldom, and never lost: it is counted
+//!   meanwhile.
 
 use std::collections::VecDeque;
 use std::fmt;

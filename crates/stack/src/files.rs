@@ -12,8 +12,8 @@ use crate::size::format_size;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec, StackSpec};
 use crate::used_files::{Identity, Kind, Seen, folder};
 
-/// Checks the files of all devices and notes the sizes of existing files in `stack.sizes`. Returns the files that
-/// devices use.
+/// Checks the files of all devices and notes the sizes of existing files in `stack.sizes`. Returns
+/// the files that devices use.
 pub fn check(stack: &mut StackSpec, findings: &mut Findings) -> Seen {
     let (mut seen, mut absent) = (Seen::default(), BTreeSet::new());
     for device in &stack.devices {
@@ -81,8 +81,8 @@ impl Flaw {
     }
 }
 
-/// The array that a device is a member of, if nothing else uses the device; and whether it is to start without
-/// members that are missing.
+/// The array that a device is a member of, if nothing else uses the device; and whether it is to
+/// start without members that are missing.
 fn array_of<'s>(name: &str, stack: &'s StackSpec) -> Option<(&'s str, bool)> {
     let is_member =
         |device: &&DeviceSpec| device.members().iter().any(|member| member.device == name);
@@ -147,8 +147,8 @@ fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     })
 }
 
-/// Why a file is not made that is to be a member of an array, of which there are others: an array is made only
-/// together with all of its members, so this one is lost, or somewhere else.
+/// Why a file is not made that is to be a member of an array, of which there are others: an array
+/// is made only together with all of its members, so this one is lost, or somewhere else.
 fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     let is_of = |device: &&DeviceSpec| {
         let is_raid = matches!(device.kind, DeviceKind::Raid(_));

@@ -13,7 +13,8 @@ use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec, SECTOR_BYTES, Segmen
 /// bounds the depth of calls; far more than anybody builds.
 pub const MAX_LEVELS: usize = 64;
 
-/// Names of devices or groups that were found but could not be built: what refers to them is not reported as well.
+/// Names of devices or groups that were found but could not be built: what refers to them is not
+/// reported as well.
 pub type Broken = BTreeSet<String>;
 
 /// Reports everything that is wrong with how devices and exports hang together. `broken` devices
@@ -51,8 +52,8 @@ pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mu
 /// Tells the size in bytes of an array, by its name, if that is known.
 pub type ArraySize<'a> = &'a dyn Fn(&str, &RaidSpec, &StackSpec) -> Option<u64>;
 
-/// Works out the sizes of volumes whose members' sizes are known by now, and of arrays by `array_size`, and
-/// reports members of which nothing can be used.
+/// Works out the sizes of volumes whose members' sizes are known by now, and of arrays by
+/// `array_size`, and reports members of which nothing can be used.
 pub fn complete_sizes(stack: &mut StackSpec, array_size: ArraySize<'_>, findings: &mut Findings) {
     for index in members_first(&stack.devices, None) {
         let device = &stack.devices[index];
@@ -281,8 +282,8 @@ fn exported_members(
     }
 }
 
-/// Members with shorter time-outs get a warning. A disk that wakes up or corrects an error is silent
-/// for tenths of a second to seconds, and a member whose writes count as lost fails.
+/// Members with shorter time-outs get a warning. A disk that wakes up or corrects an error is
+/// silent for tenths of a second to seconds, and a member whose writes count as lost fails.
 pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
 
 /// What may come of a time-out that is shorter: `device` is `member` of `array`, or below it.

@@ -10,8 +10,8 @@
 //! [`live::LiveStack::contexts`], and ends with [`live::LiveStack::stop`] and
 //! [`live::LiveStack::finish`]: see `examples/embed.rs`.
 //!
-//! * **Threads**: a live stack and its view for control are shared by all; they are slow paths and may
-//!   take locks. Contexts belong to one thread at a time.
+//! * **Threads**: a live stack and its view for control are shared by all; they are slow paths and
+//!   may take locks. Contexts belong to one thread at a time.
 //! * **Units**: bytes and nanoseconds; values of attributes are in those of sysfs.
 //! * **Errors**: a [`Report`] names the line, column and word of a stack file that is wrong; other
 //!   errors are one sentence each.

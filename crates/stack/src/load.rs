@@ -132,8 +132,8 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes any bytes as a table of dmsetup, of a volume over two devices: for fuzzing. Returns whether it was a
-/// good one.
+/// Takes any bytes as a table of dmsetup, of a volume over two devices: for fuzzing. Returns
+/// whether it was a good one.
 pub fn fuzz_table(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     // A basic string of TOML is one of JSON, but for one character more.

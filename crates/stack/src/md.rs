@@ -86,7 +86,8 @@ pub struct SyncReport {
 }
 
 impl SyncReport {
-    /// How far it is in thousandths, as Linux has it: in units of 512 KiB, of one more than there are.
+    /// How far it is in thousandths, as Linux has it: in units of 512 KiB, of one more than there
+    /// are.
     pub fn per_mille(&self) -> u64 {
         const UNIT: u64 = 512 << 10;
         let (done, total) = (self.done / UNIT, self.total / UNIT);

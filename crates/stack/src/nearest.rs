@@ -5,8 +5,9 @@ use strsim::osa_distance;
 /// Letters of a mistyped word that count; a longer word is no typing mistake.
 const WORD_MAX: usize = 64;
 
-/// The candidate with the fewest edits to `word` (letters to insert, delete, replace, or swap with their neighbour), if
-/// at most a third of the longer word's letters, and at least one, differ. Case does not matter.
+/// The candidate with the fewest edits to `word` (letters to insert, delete, replace, or swap with
+/// their neighbour), if at most a third of the longer word's letters, and at least one, differ.
+/// Case does not matter.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: String = word.chars().take(WORD_MAX).flat_map(char::to_lowercase).collect();
     let (distance, found, longest) = candidates

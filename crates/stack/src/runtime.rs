@@ -13,8 +13,9 @@ use crate::md::{ArrayChange, ArrayReport};
 
 /// A live stack, as the control protocol sees it.
 ///
-/// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`], [`Runtime::reopen`] and
-/// setting what an array's manager takes care of wait for I/O. The caller owns what is returned.
+/// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`],
+/// [`Runtime::reopen`] and setting what an array's manager takes care of wait for I/O. The caller
+/// owns what is returned.
 pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;
@@ -23,8 +24,8 @@ pub trait Runtime: Send + Sync {
     /// there is no device of that name.
     fn device(&self, name: &str) -> Option<DeviceDetail>;
 
-    /// Bytes that the stack file says the device has, which it has again after the next start; `None` if it says
-    /// nothing of it, or there is no such device.
+    /// Bytes that the stack file says the device has, which it has again after the next start;
+    /// `None` if it says nothing of it, or there is no such device.
     fn configured_size(&self, device: &str) -> Option<u64>;
 
     /// Sets an attribute that is read-write and whose value is within its type's range.
@@ -38,9 +39,10 @@ pub trait Runtime: Send + Sync {
         value: &Setting,
     ) -> Result<(), SetError>;
 
-    /// Opens the path of a file device anew, and uses that from now on: a failed flush and a file that was cut short are
-    /// forgotten. `replaced`: also if there is another file now. Waits for the file system, and for a while until
-    /// I/O on the file that was open before has ended, on the caller's thread; whether that has ended.
+    /// Opens the path of a file device anew, and uses that from now on: a failed flush and a file
+    /// that was cut short are forgotten. `replaced`: also if there is another file now. Waits for
+    /// the file system, and for a while until I/O on the file that was open before has ended, on
+    /// the caller's thread; whether that has ended.
     ///
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed.
@@ -66,9 +68,9 @@ pub trait Runtime: Send + Sync {
     /// There is no such device, or it is no array.
     fn arrays(&self, name: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError>;
 
-    /// Makes a change to the array `name`, or starts it, and waits on the caller's thread until that is
-    /// done: at most for [`crate::control::MANAGER_PATIENCE_NS`] for each device. The names of the
-    /// devices that it was about.
+    /// Makes a change to the array `name`, or starts it, and waits on the caller's thread until
+    /// that is done: at most for [`crate::control::MANAGER_PATIENCE_NS`] for each device. The names
+    /// of the devices that it was about.
     ///
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed, unless it took too long.
@@ -162,8 +164,8 @@ pub enum Change<'a> {
         table: &'a str,
         /// Take the table although others use the same sectors.
         force: bool,
-        /// Then resume by it, and wait for at most so many nanoseconds until the volume is quiet. If
-        /// that takes longer the table stays in its slot.
+        /// Then resume by it, and wait for at most so many nanoseconds until the volume is quiet.
+        /// If that takes longer the table stays in its slot.
         resume_within: Option<Ns>,
     },
     /// Empty the inactive slot.
@@ -450,8 +452,8 @@ impl LockReport {
 }
 
 /// The figures of a class of locks, in the columns of Linux's `/proc/lock_stat`. Times are whole
-/// nanoseconds. Wait times are 0 where nobody waited; hold times are `None` where none was measured.
-/// Shortest and longest are `None` also where the only time ended during a reset.
+/// nanoseconds. Wait times are 0 where nobody waited; hold times are `None` where none was
+/// measured. Shortest and longest are `None` also where the only time ended during a reset.
 ///
 /// Source: `Documentation/locking/lockstat.rst`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

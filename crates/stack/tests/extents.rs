@@ -1,4 +1,5 @@
-//! Allocation queries of the NBD server: asked of the device by a thread that may block, never by a data thread.
+//! Allocation queries of the NBD server: asked of the device by a thread that may block, never by a
+//! data thread.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -74,8 +75,8 @@ fn connect(address: &Path, export: &str) -> Connection<UnixStream> {
     negotiation.go(export, &[]).unwrap()
 }
 
-/// Serve two devices with one data thread while `clients` run: `slow`, whose clients are in group `g`, and
-/// `other`. It is told of each query of `slow`, and lets it be answered.
+/// Serve two devices with one data thread while `clients` run: `slow`, whose clients are in group
+/// `g`, and `other`. It is told of each query of `slow`, and lets it be answered.
 fn served(
     engine: Engine,
     clients: impl FnOnce(&Path, &Receiver<()>, &Sender<()>),

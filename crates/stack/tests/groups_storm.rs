@@ -1,6 +1,6 @@
-//! A storm of groups: they come and go, and their limits change, while contexts have bios of them under
-//! way, withdraw them, and are dropped; and a volume's table is reloaded. Each bio ends once, with
-//! the right data, and nothing is left waiting.
+//! A storm of groups: they come and go, and their limits change, while contexts have bios of them
+//! under way, withdraw them, and are dropped; and a volume's table is reloaded. Each bio ends once,
+//! with the right data, and nothing is left waiting.
 //!
 //! What is changed is random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
 //! judged but that of no progress after all limits have been lifted.

@@ -1,6 +1,6 @@
-//! No key of a stack file is ever ignored: each key, with each type of device and each way in of an export,
-//! changes the stack, or is refused by its name. The keys come from the schema, so that a new one without a
-//! sample here fails.
+//! No key of a stack file is ever ignored: each key, with each type of device and each way in of an
+//! export, changes the stack, or is refused by its name. The keys come from the schema, so that a
+//! new one without a sample here fails.
 
 use std::fs;
 
@@ -13,7 +13,8 @@ use drystone_stack::schema::{
 use drystone_stack::{Source, StackSpec, check};
 use tempfile::TempDir;
 
-/// What each type of device is written with at least, in each form in which its keys may mean something else.
+/// What each type of device is written with at least, in each form in which its keys may mean
+/// something else.
 const FORMS: &[(&str, &[&str])] = &[
     ("file", &["path = 'f.img'"]),
     ("ram", &["size = '1MiB'"]),

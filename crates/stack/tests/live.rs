@@ -283,7 +283,8 @@ fn certificates_are_read_and_refused_where_they_stand() {
     assert!(tls.policy == TlsPolicy::Required && tls.config.is_some());
     assert!(stack.tables()[0].exports()[0].tls_required);
     let at = folder.path();
-    // They are good when the stack is checked, and no longer when it is opened; bad ones are refused by both.
+    // They are good when the stack is checked, and no longer when it is opened; bad ones are
+    // refused by both.
     let bad_later = |text: String, part: &str| {
         write("bad.pem", &(made.cert.pem() + &made.signing_key.serialize_pem()));
         let good = spec(at, &text);
@@ -550,8 +551,8 @@ fn the_size_of_an_array_is_known_before_it_is_opened() {
     }
 }
 
-/// A file array is made by the start that makes its files, and found by the next; what held something
-/// before is never made into one.
+/// A file array is made by the start that makes its files, and found by the next; what held
+/// something before is never made into one.
 #[test]
 fn arrays_are_found_again_and_never_made_of_what_was_there() {
     let folder = TempDir::new().unwrap();

@@ -12,7 +12,8 @@ use drystone_core::{
 use drystone_stack::live::{OpenEnv, open_one};
 use drystone_stack::{Source, check};
 
-/// A stripe over two devices that complete only when polled, chunks of 4 KiB, below a linear volume.
+/// A stripe over two devices that complete only when polled, chunks of 4 KiB, below a linear
+/// volume.
 const STACK: &str = r#"
 [device.a]
 type = "null"

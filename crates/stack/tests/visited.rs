@@ -35,16 +35,16 @@ const FIRST: usize = 64 << 10;
 const PAYLOAD: usize = 256 << 10;
 /// More than a socket's buffer takes.
 const LARGE: u64 = 8 << 20;
-/// What the slow client reads at once, and how often in a round. A Unix socket can be written to again
-/// once three quarters of its buffer (208 KiB on Linux) are free.
+/// What the slow client reads at once, and how often in a round. A Unix socket can be written to
+/// again once three quarters of its buffer (208 KiB on Linux) are free.
 const PIECE: usize = 16 << 10;
 const PIECES: usize = 12;
 /// Against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NONE: CommandFlags = CommandFlags::empty();
 
-/// A device whose size, which the server asks for during a handshake while it is outside its context, is told
-/// when the test wants.
+/// A device whose size, which the server asks for during a handshake while it is outside its
+/// context, is told when the test wants.
 struct Visited {
     inner: Arc<dyn Device>,
     name: &'static str,
@@ -172,7 +172,8 @@ fn a_visitor_that_ends_breaks_no_connection() {
     server.join().unwrap();
 }
 
-/// A client's end that reads a piece whenever it is told to, and all that comes once nobody can tell it.
+/// A client's end that reads a piece whenever it is told to, and all that comes once nobody can
+/// tell it.
 struct Slow {
     stream: UnixStream,
     pieces: Receiver<()>,
@@ -197,9 +198,9 @@ impl Write for Slow {
 }
 
 /// The server looks at its connections in the order in which they came. While it is held up for the
-/// last one there comes something for all others, so that one visit, during a request of the last but
-/// one, hands over what the server has begun for those before it: a receive, a receive of a write's
-/// data, and the rest of a send.
+/// last one there comes something for all others, so that one visit, during a request of the last
+/// but one, hands over what the server has begun for those before it: a receive, a receive of a
+/// write's data, and the rest of a send.
 fn clients(address: &Path, is_held: &Receiver<()>, release: &Sender<()>) {
     let [mut small, mut writing] = [(); 2].map(|()| connect(stream(address)));
     let (piece, pieces) = channel();

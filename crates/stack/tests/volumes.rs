@@ -652,8 +652,8 @@ proptest! {
     }
 }
 
-/// The flush that comes before a write of a plug ends while the plug is flushed for a wait: the write
-/// is not held back once more.
+/// The flush that comes before a write of a plug ends while the plug is flushed for a wait: the
+/// write is not held back once more.
 #[test]
 fn a_wait_leaves_nothing_in_a_plug() {
     let rig = Rig::new();
@@ -671,7 +671,8 @@ fn a_wait_leaves_nothing_in_a_plug() {
     assert_eq!(done.pop().unwrap().status, Status::Ok);
 }
 
-/// What the log on device `name` says, a word for each entry: `w` a write, `F` a flush, or the mark.
+/// What the log on device `name` says, a word for each entry: `w` a write, `F` a flush, or the
+/// mark.
 fn log(rig: &Rig, name: &str) -> Vec<String> {
     let mut user = rig.user(name);
     let (devices, named) = (rig.stack.devices(), |live: &&Arc<LiveDevice>| live.name == name);

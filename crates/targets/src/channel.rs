@@ -1,8 +1,8 @@
 //! A volume as one context uses it: bios are moved or divided, and sent on to the members.
 //!
 //! The channel is made of parts that own their state: the [`view`] of what is published, the
-//! [`segments`] whose targets hold bios or data, the bios [`held`] while the volume is suspended, and the
-//! [`accounts`]. This file has no state but these.
+//! [`segments`] whose targets hold bios or data, the bios [`held`] while the volume is suspended,
+//! and the [`accounts`]. This file has no state but these.
 //!
 //! Invariants:
 //! * A bio that the volume let pass carries its channel in its trail, so it counts as in flight
@@ -101,8 +101,8 @@ impl VolumeChannel {
         self.accounts.publish(self.view.has_iostats());
     }
 
-    /// Let bios pass that were just submitted. Those that one member takes whole are only moved, and
-    /// get their time there.
+    /// Let bios pass that were just submitted. Those that one member takes whole are only moved,
+    /// and get their time there.
     #[inline]
     fn take(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
         let index = self.view.index();
@@ -219,8 +219,8 @@ impl Channel for VolumeChannel {
         self.view.report(env);
     }
 
-    /// A carrier that waits for a log may wait for a write of another context, whose owner is away: then
-    /// its ring is watched.
+    /// A carrier that waits for a log may wait for a write of another context, whose owner is away:
+    /// then its ring is watched.
     fn waits_on_peer(&self) -> bool {
         self.segments.waits_on_peer()
     }

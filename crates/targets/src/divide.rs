@@ -1,9 +1,10 @@
 //! Division of sectors by a number that stays the same, with one multiplication.
 //!
 //! For `n` below 2^55 and `d` below 2^32, `n / d` is `n * m >> k` with `k` = 55 + ceil(log2 d) and
-//! `m` = ceil(2^k / d), which is the upper half of `(n << 9) * m`, shifted by ceil(log2 d): the error of `m` is less than 2^ceil(log2 d) / 2^k of it, which is too
-//! little to reach the next whole quotient (Granlund and Montgomery, "Division by Invariant Integers
-//! using Multiplication", PLDI 1994, theorem 4.2).
+//! `m` = ceil(2^k / d), which is the upper half of `(n << 9) * m`, shifted by ceil(log2 d): the
+//! error of `m` is less than 2^ceil(log2 d) / 2^k of it, which is too little to reach the next
+//! whole quotient (Granlund and Montgomery, "Division by Invariant Integers using Multiplication",
+//! PLDI 1994, theorem 4.2).
 
 /// A divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

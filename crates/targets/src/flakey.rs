@@ -219,7 +219,8 @@ impl Flakey {
         }
     }
 
-    /// What is to be changed in `bytes` bytes of data that are read, or written: offsets and values.
+    /// What is to be changed in `bytes` bytes of data that are read, or written: offsets and
+    /// values.
     pub(crate) fn changes(
         &self,
         op: Op,
@@ -244,7 +245,8 @@ impl Flakey {
 }
 
 /// Numbers that a seed repeats: splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-/// Number Generators", OOPSLA 2014). Our own, because the seeds of the simulator repeat only while this sequence stays.
+/// Number Generators", OOPSLA 2014). Our own, because the seeds of the simulator repeat only while
+/// this sequence stays.
 pub(crate) struct Random(u64);
 
 impl Random {

@@ -86,7 +86,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The example of the kernel's documentation of `dm-stripe`, in sectors: four devices, chunks of 4096.
+    /// The example of the kernel's documentation of `dm-stripe`, in sectors: four devices, chunks
+    /// of 4096.
     #[test]
     fn documented_example() {
         let s = Striped::new(4096, (0..4).map(|member| (member, 0)).collect());

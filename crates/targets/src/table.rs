@@ -112,7 +112,8 @@ impl Line {
         self.target.areas(self.length)
     }
 
-    /// See [`Table::file_limit`]: the first byte in the volume that is beyond it, or one before in the same chunk.
+    /// See [`Table::file_limit`]: the first byte in the volume that is beyond it, or one before in
+    /// the same chunk.
     fn file_limit(&self) -> Option<u64> {
         let areas = self.areas();
         let (chunk, width) = match &self.target {
@@ -181,8 +182,8 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The piece that begins with `sector`, or lies around it: who has it, the sector there, and how
-    /// many bytes follow. Where that is the segment itself it is the volume's sector.
+    /// The piece that begins with `sector`, or lies around it: who has it, the sector there, and
+    /// how many bytes follow. Where that is the segment itself it is the volume's sector.
     #[inline(always)]
     pub(crate) fn piece(&self, sector: u64) -> (To, u64, u64) {
         let left = self.end - sector;
@@ -256,14 +257,15 @@ impl Table {
         &self.members
     }
 
-    /// How many bytes from the start can be written, if that is less than all: a file below is longer than the limit of
-    /// file size.
+    /// How many bytes from the start can be written, if that is less than all: a file below is
+    /// longer than the limit of file size.
     pub(crate) fn file_limit(&self) -> Option<u64> {
         self.lines.iter().filter_map(Line::file_limit).min()
     }
 
     /// Where `sector` lies: the member, as an index into [`Table::members`], and the sector there.
-    /// Of `delay` where it is read. `None` where no device has it: `zero`, `error`, and beyond the end.
+    /// Of `delay` where it is read. `None` where no device has it: `zero`, `error`, and beyond the
+    /// end.
     pub fn place(&self, sector: u64) -> Option<(usize, u64)> {
         if sector >= self.size_bytes() / SECTOR_SIZE {
             return None;

@@ -2,11 +2,11 @@
 //!
 //! Invariants:
 //! * `control` serialises all that changes a volume. Contexts never take it.
-//! * What contexts need is published ([`crate::shared::Live`]); each keeps a copy and reads its epoch once
-//!   a call. A live table is replaced only while the volume is suspended and quiesced.
-//! * Quiesced: every channel has seen the suspension, and none of the bios that it remapped is in flight.
-//!   A channel reports that in its port, with the epoch that it has seen, from inside its context's gate.
-//!   A context that is outside a call is visited; nothing waits for its owner.
+//! * What contexts need is published ([`crate::shared::Live`]); each keeps a copy and reads its
+//!   epoch once a call. A live table is replaced only while the volume is suspended and quiesced.
+//! * Quiesced: every channel has seen the suspension, and none of the bios that it remapped is in
+//!   flight. A channel reports that in its port, with the epoch that it has seen, from inside its
+//!   context's gate. A context that is outside a call is visited; nothing waits for its owner.
 //!
 //! Source: `dm-ioctl` and dmsetup(8): load fills the inactive slot, resume makes it live.
 

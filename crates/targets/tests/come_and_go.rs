@@ -76,8 +76,8 @@ fn seventy_thousand_volumes_come_and_go() {
     );
 }
 
-/// A volume that is removed with I/O in flight keeps its number until that has ended: what comes back
-/// finds its own way, and nothing of it reaches the volumes that came meanwhile.
+/// A volume that is removed with I/O in flight keeps its number until that has ended: what comes
+/// back finds its own way, and nothing of it reaches the volumes that came meanwhile.
 #[test]
 fn a_number_is_not_used_again_while_a_bio_names_it() {
     let (slow, fast) = (Disk::new("slow", SECTORS), Disk::new("fast", SECTORS));

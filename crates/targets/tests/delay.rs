@@ -1,4 +1,5 @@
-//! `delay` on a clock that is moved by hand: what waits, for how long, and in what order it goes on.
+//! `delay` on a clock that is moved by hand: what waits, for how long, and in what order it goes
+//! on.
 
 mod common;
 
@@ -385,8 +386,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Threads write and read back what they wrote, while tables come and go that delay it for no time, a
-/// little, or so long (a minute and a half) that only a suspension sends it on.
+/// Threads write and read back what they wrote, while tables come and go that delay it for no time,
+/// a little, or so long (a minute and a half) that only a suspension sends it on.
 #[test]
 fn a_storm_of_swaps_over_what_waits() {
     const THREADS: u64 = 4;

@@ -634,7 +634,8 @@ fn storm(mut user: User, log: &Disk, thread: u64) -> Vec<(u64, Vec<u8>)> {
     moments
 }
 
-/// Up to each flush the log has all that its thread wrote before, and nothing of what it wrote after.
+/// Up to each flush the log has all that its thread wrote before, and nothing of what it wrote
+/// after.
 #[test]
 fn four_threads_find_each_of_their_moments() {
     let rig = Rig::of(Disk::new("d", SECTORS), Disk::new("log", 32 << 10));

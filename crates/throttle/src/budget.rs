@@ -1,25 +1,27 @@
-//! One limit without a lock: the generic cell rate algorithm (GCRA, ITU-T I.371) as virtual scheduling.
+//! One limit without a lock: the generic cell rate algorithm (GCRA, ITU-T I.371) as virtual
+//! scheduling.
 //!
-//! The state is the *theoretical arrival time* (`tat`): the time at which all charges would have passed
-//! at the limit. It may run ahead of the clock by [`BURST_NS`], no further. A context that passes much
-//! takes a **lease** with a charge: more than it needs now, charged at once and spent later without
-//! touching anything shared ([`crate::credit`]).
+//! The state is the *theoretical arrival time* (`tat`): the time at which all charges would have
+//! passed at the limit. It may run ahead of the clock by [`BURST_NS`], no further. A context that
+//! passes much takes a **lease** with a charge: more than it needs now, charged at once and spent
+//! later without touching anything shared ([`crate::credit`]).
 //!
 //! Invariants:
-//! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the clock and
-//!   the burst. An I/O that costs more than the burst is paid while it waits.
-//! * While I/Os wait the clock may run ahead of `tat`. An I/O may pass late because of limits above, or
-//!   because a channel polled late; it loses no time by that, up to a slice. So a large I/O finds paid
-//!   what small ones left. But the clock runs ahead by no more than the cost of the largest I/O and the
-//!   rest of the slice.
+//! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the
+//!   clock and the burst. An I/O that costs more than the burst is paid while it waits.
+//! * While I/Os wait the clock may run ahead of `tat`. An I/O may pass late because of limits
+//!   above, or because a channel polled late; it loses no time by that, up to a slice. So a large
+//!   I/O finds paid what small ones left. But the clock runs ahead by no more than the cost of the
+//!   largest I/O and the rest of the slice.
 //! * `leased` is at least what contexts have leased and not spent, and at most what passes in
-//!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it back.
-//! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged within
-//!   T, or lay in a lease before it.
+//!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it
+//!   back.
+//! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged
+//!   within T, or lay in a lease before it.
 //! * A change of the limit converts what is owed; nothing is forgiven.
 //!
-//! Memory order: all values are read and changed by read-modify-write of one word each; nothing else
-//! is published through them.
+//! Memory order: all values are read and changed by read-modify-write of one word each; nothing
+//! else is published through them.
 
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -87,8 +89,8 @@ impl Budget {
         Some(self.rate.load(Acquire)).filter(|rate| *rate > 0)
     }
 
-    /// Charge `least` units at `now`, if they may pass, and a lease with them. The lease; nothing if
-    /// they may not pass.
+    /// Charge `least` units at `now`, if they may pass, and a lease with them. The lease; nothing
+    /// if they may not pass.
     pub(crate) fn take(&self, now: Ticks, least: u64) -> Option<u64> {
         loop {
             let Some(rate) = self.rate() else { return Some(UNLIMITED) };
@@ -112,8 +114,8 @@ impl Budget {
         }
     }
 
-    /// Lease so much that there is as much left of `room`, and for others; nothing if that would be too
-    /// little to spare anything.
+    /// Lease so much that there is as much left of `room`, and for others; nothing if that would be
+    /// too little to spare anything.
     fn lease(&self, rate: u64, room: Ticks, least: u64) -> u64 {
         let wanted = amount(room / 2, rate);
         if wanted < least.saturating_mul(2) {
@@ -187,8 +189,8 @@ impl Budget {
         change(&self.tat, |tat| tat.max(base).saturating_add(cost_ticks(units, rate)));
     }
 
-    /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or goes
-    /// begins with nothing owed. With the turn, or while no bios wait here.
+    /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or
+    /// goes begins with nothing owed. With the turn, or while no bios wait here.
     pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) {
         let before = self.rate();
         self.rate.store(rate.unwrap_or(0), Release);

@@ -1,8 +1,9 @@
-//! The throttle as one context uses it. Its state of groups is in [`entries`], of lanes in [`visited`].
+//! The throttle as one context uses it. Its state of groups is in [`entries`], of lanes in
+//! [`visited`].
 //!
 //! Invariants:
-//! * A group's bios of a direction pass in the order in which they came: while one waits, later ones do,
-//!   too.
+//! * A group's bios of a direction pass in the order in which they came: while one waits, later
+//!   ones do, too.
 //! * For each bio that waits the context expects a message ([`drystone_core::Env::entrusted`]).
 //! * The way of a bio that finds credit of its group touches no line that another context writes.
 
@@ -74,8 +75,8 @@ impl GroupChannel {
         self.run_given(env, &given);
     }
 
-    /// Bios in these lanes may go earlier, because credit went back: by much, if the limit has become much
-    /// less.
+    /// Bios in these lanes may go earlier, because credit went back: by much, if the limit has
+    /// become much less.
     fn run_given(&self, env: &mut Env, lanes: &[Arc<Lane>]) {
         let now = env.time.submit_time();
         // Not as a channel whose bios wait: our doorbell rings for ours, too.
@@ -85,7 +86,8 @@ impl GroupChannel {
         tell(env, caller);
     }
 
-    /// True if all of `bios` belong together and may go as they are, paid and counted: the way of most.
+    /// True if all of `bios` belong together and may go as they are, paid and counted: the way of
+    /// most.
     #[inline]
     fn all_pass(&mut self, device: &impl Channel, bios: &BioList) -> bool {
         let Some(first) = bios.front() else { return true };
@@ -121,7 +123,8 @@ impl GroupChannel {
         pass
     }
 
-    /// Of these, those that belong together: of one group and doing the same, paid and counted at once.
+    /// Of these, those that belong together: of one group and doing the same, paid and counted at
+    /// once.
     #[inline(always)]
     fn run(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
         let Some(first) = bios.front() else { return BioList::new() };
@@ -154,8 +157,8 @@ impl GroupChannel {
         run
     }
 
-    /// Admit one bio, by credit or at the limits: cut to the device's size first, whose rest goes to the head
-    /// of `bios`. `None` if it waits or has ended.
+    /// Admit one bio, by credit or at the limits: cut to the device's size first, whose rest goes
+    /// to the head of `bios`. `None` if it waits or has ended.
     #[inline(never)]
     fn admit_one(
         &mut self,

@@ -39,7 +39,8 @@ impl Count for AtomicU64 {
 /// number that is odd while they are being written.
 ///
 /// Memory order: a reader that sees a half of an update sees the odd number or a later one, because
-/// the halves are written after it (release fence) and read before it is looked at again (acquire fence).
+/// the halves are written after it (release fence) and read before it is looked at again (acquire
+/// fence).
 #[cfg(any(test, target_pointer_width = "32"))]
 #[derive(Default)]
 pub(crate) struct Halves {

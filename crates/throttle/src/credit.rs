@@ -1,5 +1,5 @@
-//! Local credit: the bytes and I/Os that a context may pass for a group in a direction without touching
-//! anything shared.
+//! Local credit: the bytes and I/Os that a context may pass for a group in a direction without
+//! touching anything shared.
 //!
 //! Invariants:
 //! * Credit was charged before at every limit on the path, the same at each.
@@ -62,8 +62,8 @@ impl LocalCredit {
         left.leased != (0, 0)
     }
 
-    /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a lease
-    /// with it. The credit is empty.
+    /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a
+    /// lease with it. The credit is empty.
     pub(crate) fn fill(&mut self, path: &Path, now: Ns, bytes: u64) -> bool {
         let mut got = [(0, 0); DEPTH_MAX];
         for (at, meter) in path.meters().enumerate() {

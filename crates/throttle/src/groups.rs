@@ -255,8 +255,8 @@ impl Groups {
         state.find(path).map(|id| state.io_max(id))
     }
 
-    /// What a group and those below it did, by device, where they did anything. The root's own I/O is
-    /// not counted by groups: what all did together is in the device's statistics.
+    /// What a group and those below it did, by device, where they did anything. The root's own I/O
+    /// is not counted by groups: what all did together is in the device's statistics.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -272,8 +272,8 @@ impl Groups {
         Ok(stats.filter(|(_, stat)| *stat != IoStat::default()).collect())
     }
 
-    /// Count what a group and those below it do anew from now on. What [`Groups::io_stat`] would have
-    /// shown of each of them until now, the group first: nothing is missing from both.
+    /// Count what a group and those below it do anew from now on. What [`Groups::io_stat`] would
+    /// have shown of each of them until now, the group first: nothing is missing from both.
     ///
     /// # Errors
     /// [`GroupError`]

@@ -1,17 +1,18 @@
 //! A lane: the queue of all bios of one direction that the same topmost limit of a device binds.
 //!
 //! Invariants:
-//! * A channel publishes its bios at the lane's [`TurnLock`] and asks for the turn. The holder of the
-//!   turn takes them in, and dispatches all bios that may go, those of other channels as well. Each goes
-//!   back to the channel that it came through ([`crate::port::PortState::granted`]).
+//! * A channel publishes its bios at the lane's [`TurnLock`] and asks for the turn. The holder of
+//!   the turn takes them in, and dispatches all bios that may go, those of other channels as well.
+//!   Each goes back to the channel that it came through ([`crate::port::PortState::granted`]).
 //! * While bios wait, one channel that has any is the *keeper*: it wakes when the next bio may go
-//!   (`due`), and is told if that is earlier than before. The other channels recheck [`GRACE_NS`] later,
-//!   because the keeper's owner may be away.
-//! * A lane is closed when its structure changes: from then on the holder of the turn sends its bios on
-//!   to the lanes that the rules name. Until these rules are published the bios stay in `parked`.
+//!   (`due`), and is told if that is earlier than before. The other channels recheck [`GRACE_NS`]
+//!   later, because the keeper's owner may be away.
+//! * A lane is closed when its structure changes: from then on the holder of the turn sends its
+//!   bios on to the lanes that the rules name. Until these rules are published the bios stay in
+//!   `parked`.
 //! * The data path never waits for the turn.
-//! * [`Lane::close`], [`Lane::release`], [`Lane::take_out`] and [`Lane::change_limits`] may swallow a
-//!   request for the turn. So [`Caller::run`] follows each of them.
+//! * [`Lane::close`], [`Lane::release`], [`Lane::take_out`] and [`Lane::change_limits`] may swallow
+//!   a request for the turn. So [`Caller::run`] follows each of them.
 
 use crate::budget::{ns_of, ticks_of};
 use crate::device::DeviceThrottle;
@@ -56,7 +57,8 @@ struct Waiting {
     parked: BioList,
 }
 
-/// The thread that asks for turns at lanes, with what it needs there and what it has to do after it.
+/// The thread that asks for turns at lanes, with what it needs there and what it has to do after
+/// it.
 pub(crate) struct Caller<'a> {
     pub(crate) device: &'a DeviceThrottle,
     /// The rules as the caller knows them, and their epoch; perhaps old ones.
@@ -144,8 +146,8 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The path of `bio` by the rules of now: whoever changes them looks at the lanes after that, but not
-    /// before the turn that is under way.
+    /// The path of `bio` by the rules of now: whoever changes them looks at the lanes after that,
+    /// but not before the turn that is under way.
     fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
         if self.epoch == self.device.epoch() || drystone_core::mutated!("lane_epoch") {
             return self.rules.path(bio.group, Direction::of(bio)).cloned();
@@ -184,7 +186,8 @@ impl Lane {
         })
     }
 
-    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. [`Caller::run`] follows.
+    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. [`Caller::run`]
+    /// follows.
     pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
         self.turn.leave_to_others(locks, bios, Place::Tail);
     }
@@ -280,8 +283,8 @@ impl Lane {
         }
     }
 
-    /// Note when the next bio may go and who wakes then. A keeper that will wake early enough stays, so
-    /// that nobody wakes in vain; else it is the caller, if bios of it wait.
+    /// Note when the next bio may go and who wakes then. A keeper that will wake early enough
+    /// stays, so that nobody wakes in vain; else it is the caller, if bios of it wait.
     fn keep_time(&self, waiting: &Waiting, caller: &mut Caller<'_>, due: Ns) {
         let before = (self.keeper.load(Relaxed), self.due.load(Relaxed));
         let has_bios = |home: &u32| waiting.homes.contains_key(home);
@@ -309,8 +312,8 @@ impl Lane {
         }
     }
 
-    /// Its structure changes: nothing goes until the new rules are published, and then it goes on by
-    /// these. For the control plane, which may wait.
+    /// Its structure changes: nothing goes until the new rules are published, and then it goes on
+    /// by these. For the control plane, which may wait.
     pub(crate) fn close(&self, locks: &LockCounters) {
         let mut waiting = self.turn.wait(locks);
         waiting.closed = true;
@@ -331,8 +334,8 @@ impl Lane {
         caller.hand_over();
     }
 
-    /// Take out the bios that wait here and for which `is_one` says true. Waits for the turn, which no
-    /// thread has for long.
+    /// Take out the bios that wait here and for which `is_one` says true. Waits for the turn, which
+    /// no thread has for long.
     pub(crate) fn take_out(
         &self,
         caller: &mut Caller<'_>,
@@ -386,8 +389,8 @@ mod tests {
     use drystone_core::sync::LockRegistry;
     use drystone_core::{ContextSet, IoBuf, Sector};
 
-    /// Bios are withdrawn between the closing of a lane and the new rules, while others are published
-    /// there that no holder has taken in yet.
+    /// Bios are withdrawn between the closing of a lane and the new rules, while others are
+    /// published there that no holder has taken in yet.
     #[test]
     fn what_comes_to_a_closed_lane_stays_where_the_new_rules_find_it() {
         let clock = ManualClock::new(1);

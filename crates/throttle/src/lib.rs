@@ -1,10 +1,11 @@
-//! Throttle groups, as cgroup v2 has them: a tree of groups, each with limits on any device of a stack
-//! (`io.max`), by which its bios and those of the groups below it are bound. [`Throttled`] is a device
-//! with its groups.
+//! Throttle groups, as cgroup v2 has them: a tree of groups, each with limits on any device of a
+//! stack (`io.max`), by which its bios and those of the groups below it are bound. [`Throttled`] is
+//! a device with its groups.
 //!
-//! * Where no rule applies no lock is taken and nothing shared is written ("blk-throttle: lockless bio
-//!   processing for no throttle rule group", Vivek Goyal, 18 May 2011).
-//! * Where one applies that does not bind, a context pays in advance and spends by itself (`budget`).
+//! * Where no rule applies no lock is taken and nothing shared is written ("blk-throttle: lockless
+//!   bio processing for no throttle rule group", Vivek Goyal, 18 May 2011).
+//! * Where one applies that does not bind, a context pays in advance and spends by itself
+//!   (`budget`).
 //! * What has to wait is queued by group; no thread waits (`lane`, `tree`).
 #![forbid(unsafe_code)]
 

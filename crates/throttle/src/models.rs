@@ -1,5 +1,5 @@
-//! Models of what is shared without a lock, for every order of steps (loom). What each must catch when
-//! it is broken is listed in `scripts/loom.sh`.
+//! Models of what is shared without a lock, for every order of steps (loom). What each must catch
+//! when it is broken is listed in `scripts/loom.sh`.
 
 use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};

@@ -21,7 +21,8 @@ pub(crate) struct PortState {
 impl PortState {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Release);
-        // Before the look at the rules: whoever changes them looks here after that, past a fence, too.
+        // Before the look at the rules: whoever changes them looks here after that, past a fence,
+        // too.
         fence(SeqCst);
     }
 

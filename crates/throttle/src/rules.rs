@@ -1,4 +1,5 @@
-//! What binds groups on a device, as contexts read it: published as a whole, never changed in place.
+//! What binds groups on a device, as contexts read it: published as a whole, never changed in
+//! place.
 //!
 //! A group's *path* in a direction leads from the group up to the topmost of its ancestors that has
 //! a limit there. That ancestor's lane is where its bios wait. So groups that share no limit share
@@ -18,8 +19,8 @@ const SLOT_BITS: u32 = 20;
 /// Most groups that there can be.
 pub(crate) const GROUPS_MAX: usize = 1 << SLOT_BITS;
 
-/// Where group number `group` stands in tables of groups: a small number, which no other group has at
-/// the same time.
+/// Where group number `group` stands in tables of groups: a small number, which no other group has
+/// at the same time.
 #[inline]
 pub fn slot_of(group: u32) -> usize {
     (group & (GROUPS_MAX as u32 - 1)) as usize

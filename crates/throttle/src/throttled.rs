@@ -1,7 +1,7 @@
 //! A device behind its throttle.
 //!
-//! Invariant: bios that wait are not with the device. Everything else passes through as if the device
-//! were there alone, so that what is below knows nothing of groups.
+//! Invariant: bios that wait are not with the device. Everything else passes through as if the
+//! device were there alone, so that what is below knows nothing of groups.
 
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
@@ -32,8 +32,8 @@ pub trait Throttle: Send + Sync + Sized + 'static {
 
 /// The throttle as one context uses it; called with that context in hand.
 pub trait ThrottleChannel: Send {
-    /// Leave in `bios` what may go on to `device` now, in its order. What may not waits, and comes by
-    /// one of the calls below.
+    /// Leave in `bios` what may go on to `device` now, in its order. What may not waits, and comes
+    /// by one of the calls below.
     fn admit(&mut self, env: &mut Env, device: &mut impl Channel, bios: &mut BioList);
 
     /// A message came. True if it was for the throttle; then what may go on is in `pass`.

@@ -11,8 +11,8 @@
 //! * A node stands in one of its parent's sets: `ready` if nothing is known that forbids its next
 //!   bio, else `later`, with the time at which to look again. The same holds for its own queue,
 //!   which stands in its own sets under its own number.
-//! * A bio goes when every meter from its group to the top permits it, and is charged at all of them
-//!   at once: nobody reserves the future of a parent.
+//! * A bio goes when every meter from its group to the top permits it, and is charged at all of
+//!   them at once: nobody reserves the future of a parent.
 
 use crate::budget::Ticks;
 use crate::limits::charged_bytes;
@@ -274,8 +274,8 @@ impl Tree {
         }
     }
 
-    /// The cost of an I/O at the first limit from node `of` upwards, which the competitors of the node
-    /// share.
+    /// The cost of an I/O at the first limit from node `of` upwards, which the competitors of the
+    /// node share.
     fn cost(&mut self, mut of: u32, bytes: u64) -> Ticks {
         loop {
             let node = self.node(of);

@@ -1,5 +1,5 @@
-//! A device's groups as a throttle of another kind sees them: what binds whom, and where to count. For
-//! laboratories, which put others in the place of [`DeviceThrottle`] ([`crate::Throttle`]).
+//! A device's groups as a throttle of another kind sees them: what binds whom, and where to count.
+//! For laboratories, which put others in the place of [`DeviceThrottle`] ([`crate::Throttle`]).
 
 use crate::counts::GroupCounts;
 use crate::device::DeviceThrottle;

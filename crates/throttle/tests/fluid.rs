@@ -32,8 +32,8 @@ struct Ranges {
     rough: f64,
 }
 
-/// What waits for others' I/Os at a limit that they share may be late by a slice, and loses time beyond
-/// that. Here the I/Os of all who compete together are not worth much more.
+/// What waits for others' I/Os at a limit that they share may be late by a slice, and loses time
+/// beyond that. Here the I/Os of all who compete together are not worth much more.
 const MODERATE: Ranges =
     Ranges { bps: (2 * MIB, 16 * MIB), iops: (40, 800), sizes: 4, rough: 0.01 };
 /// Here one I/O may take seconds.

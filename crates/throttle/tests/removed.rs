@@ -1,12 +1,14 @@
-//! Groups that are removed, or whose limits are, while a channel admits bios by the rules of before.
+//! Groups that are removed, or whose limits are, while a channel admits bios by the rules of
+//! before.
 
 mod common;
 
 use common::*;
 use drystone_core::{Op, Status};
 
-/// A bio of a group with a limit that is reached meets `change` between the moment at which the channel
-/// looked at the rules and that at which the bio begins to wait. It ends, whatever the limit was.
+/// A bio of a group with a limit that is reached meets `change` between the moment at which the
+/// channel looked at the rules and that at which the bio begins to wait. It ends, whatever the
+/// limit was.
 fn ends_after(change: impl FnOnce(&drystone_throttle::Groups) + Send + 'static) {
     let mut bench = Bench::new(1);
     bench.group("p");

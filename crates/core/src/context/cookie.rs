@@ -1,8 +1,8 @@
 //! Where to look for polled I/O: the three ways of "dm: support IO polling" (Jeffle Xu, dm-devel,
 //! February 2021), without its hazard.
 //!
-//! The mail's cookie was a bare pointer to a hardware queue, and was refused because a table swap can
-//! free what it points at. Ours holds numbers that are never used again for anything else but a
+//! The mail's cookie was a bare pointer to a hardware queue, and was refused because a table swap
+//! can free what it points at. Ours holds numbers that are never used again for anything else but a
 //! channel of the same context; if what they name is gone, polling it finds nothing.
 
 use crate::units::ContextId;

@@ -34,10 +34,11 @@ impl DevIndex {
 /// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
 
-/// Polls of [`ContextCore::busy_poll_before_sleep`]: a microsecond of spinning, then some rounds that
-/// offer the core to others.
+/// Polls of [`ContextCore::busy_poll_before_sleep`]: a microsecond of spinning, then some rounds
+/// that offer the core to others.
 const BUSY_POLL_TRIES: u32 = 140;
-/// Waits between two tries are two to the power of the failures in a row, of which at most so many count.
+/// Waits between two tries are two to the power of the failures in a row, of which at most so many
+/// count.
 const BUSY_POLL_FAILURES_MAX: u32 = 7;
 
 /// Polls between two readings of the clock, and readings of one wait: a bound for clocks that stand
@@ -50,8 +51,8 @@ const MAX_DEVICES: usize = 60_000;
 
 pub(crate) struct ContextCore {
     pub(crate) env: Env,
-    /// By number; a gap is a number that nobody has, or a channel that could not be opened, which is
-    /// tried again.
+    /// By number; a gap is a number that nobody has, or a channel that could not be opened, which
+    /// is tried again.
     channels: Vec<Option<Box<dyn Channel>>>,
     /// Scratch for events, kept to save its allocation.
     events: Vec<RingEvent>,
@@ -68,8 +69,8 @@ pub(crate) struct ContextCore {
     pub(crate) waiting: Waiting,
     /// There may be I/O in flight that is polled because of the poll mode.
     polled: bool,
-    /// The owner has started a plug. It holds only what the owner submits: what follows from the end
-    /// of something else would else be held when the plug has just been flushed for a wait.
+    /// The owner has started a plug. It holds only what the owner submits: what follows from the
+    /// end of something else would else be held when the plug has just been flushed for a wait.
     has_plug: bool,
     /// The descriptor for the owner's event loop, once it was asked for.
     pub(super) bell: Option<Bell>,
@@ -280,8 +281,8 @@ impl ContextCore {
         n
     }
 
-    /// For loops that never wait, and so watch no peer: the owner of the context that holds what this
-    /// one needs may be away.
+    /// For loops that never wait, and so watch no peer: the owner of the context that holds what
+    /// this one needs may be away.
     #[inline]
     pub(super) fn reap_for_owner(&mut self, handle: &Handle, out: &mut BioList) -> usize {
         let n = self.reap(&handle.mailbox, &handle.gate, out);
@@ -309,9 +310,9 @@ impl ContextCore {
         }
     }
 
-    /// Deliver messages and ring events to the channels; true if there were any. Never waits.
-    /// The ring comes first: reaping it forgets the wake-ups so far, and the sender of a message with
-    /// a wake-up relies on a later read of the mailbox.
+    /// Deliver messages and ring events to the channels; true if there were any. Never waits. The
+    /// ring comes first: reaping it forgets the wake-ups so far, and the sender of a message with a
+    /// wake-up relies on a later read of the mailbox.
     #[inline]
     fn process_pending(&mut self, mailbox: &Mailbox, gate: &Gate) -> bool {
         gate.take_visit_request();
@@ -407,9 +408,9 @@ impl ContextCore {
         self.run_links();
     }
 
-    /// A ring that we watch has news: the owner of the context that holds what we wait for may be away.
-    /// If nothing is waited for any more the watches end here. Otherwise two contexts whose owners are
-    /// away would kick each other for ever.
+    /// A ring that we watch has news: the owner of the context that holds what we wait for may be
+    /// away. If nothing is waited for any more the watches end here. Otherwise two contexts whose
+    /// owners are away would kick each other for ever.
     fn watched(&mut self, event: RingEvent) {
         if !self.waits_on_peer() {
             return self.unwatch_all();

@@ -1,10 +1,10 @@
-//! Lazy notification: a message to a context whose owner rechecks its mailbox when it leaves a call,
-//! without the cost of a visit.
+//! Lazy notification: a message to a context whose owner rechecks its mailbox when it leaves a
+//! call, without the cost of a visit.
 //!
-//! Invariant: a sender puts a message into the mailbox and then asks [`owner_will_recheck`]; the owner
-//! leaves the gate and then asks [`mail_came`]. At least one of them sees the other. The owner
-//! rechecks while its context has bios entrusted to others ([`crate::Env::entrusted`]); only a message
-//! because of these may be sent this way.
+//! Invariant: a sender puts a message into the mailbox and then asks [`owner_will_recheck`]; the
+//! owner leaves the gate and then asks [`mail_came`]. At least one of them sees the other. The
+//! owner rechecks while its context has bios entrusted to others ([`crate::Env::entrusted`]); only
+//! a message because of these may be sent this way.
 //!
 //! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker).
 //! The gate's own light fence is not enough: its other side would have to be the heavy one.

@@ -49,8 +49,8 @@ pub struct Env {
     pub(crate) kicks: Kicks,
     /// Bios submitted and not yet reaped.
     pub(crate) outstanding: usize,
-    /// Messages that this context expects of others: for bios that a shared scheduler has, for a turn at
-    /// tags. While there are any the owner rechecks its mailbox whenever it leaves
+    /// Messages that this context expects of others: for bios that a shared scheduler has, for a
+    /// turn at tags. While there are any the owner rechecks its mailbox whenever it leaves
     /// ([`Env::notify_lazily`]). Channels count here.
     pub entrusted: usize,
     /// The owner, who is submitting, asked for bios to be held back.
@@ -96,8 +96,8 @@ impl Env {
         self.id
     }
 
-    /// The context was dropped, or is about to be: bios that no driver has end, because no call will offer
-    /// them again.
+    /// The context was dropped, or is about to be: bios that no driver has end, because no call
+    /// will offer them again.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
@@ -118,16 +118,15 @@ impl Env {
         Token::new(channel as u16, value)
     }
 
-    /// The number of `device`'s channel in this context, valid while the calling channel has it among
-    /// its [`crate::Channel::members`]. The channel is opened, if there is none,
-    /// when the calling channel has returned; if it cannot be, bios sent to it end with
-    /// [`Status::IoError`].
+    /// The number of `device`'s channel in this context, valid while the calling channel has it
+    /// among its [`crate::Channel::members`]. The channel is opened, if there is none, when the
+    /// calling channel has returned; if it cannot be, bios sent to it end with [`Status::IoError`].
     pub fn channel_of(&mut self, device: &Arc<dyn Device>) -> u32 {
         self.links.number(device)
     }
 
-    /// The calling channel needs some channel no longer, or is over itself: soon after the call the context
-    /// closes the channels that can go.
+    /// The calling channel needs some channel no longer, or is over itself: soon after the call the
+    /// context closes the channels that can go.
     pub fn request_sweep(&mut self) {
         self.links.request_sweep();
     }
@@ -147,9 +146,9 @@ impl Env {
         }
     }
 
-    /// A volume, whose channel is `channel`, remaps `bio`: it counts as in flight there until it ends, and
-    /// may be moved meanwhile. The returned bio goes on in its place: the bio itself, or, after many
-    /// volumes, a part of it.
+    /// A volume, whose channel is `channel`, remaps `bio`: it counts as in flight there until it
+    /// ends, and may be moved meanwhile. The returned bio goes on in its place: the bio itself, or,
+    /// after many volumes, a part of it.
     #[must_use]
     pub fn begin_remap(&mut self, mut bio: Box<Bio>, channel: u32) -> Box<Bio> {
         self.count_remapped(channel, 1);
@@ -159,8 +158,8 @@ impl Env {
         bio
     }
 
-    /// Channel `channel` has remapped `bios` bios ([`Bio::begin_remap`]). To be called before the channel
-    /// returns.
+    /// Channel `channel` has remapped `bios` bios ([`Bio::begin_remap`]). To be called before the
+    /// channel returns.
     #[inline]
     pub fn count_remapped(&mut self, channel: u32, bios: usize) {
         self.links.count_remapped(channel, bios);
@@ -181,8 +180,8 @@ impl Env {
         self.links.in_flight(channel)
     }
 
-    /// `bio` is over. The volumes that remapped it are told. A part of another bio counts its parent
-    /// down, which ends with its last part and with the first error among them.
+    /// `bio` is over. The volumes that remapped it are told. A part of another bio counts its
+    /// parent down, which ends with its last part and with the first error among them.
     #[inline]
     pub fn end_bio(&mut self, mut bio: Box<Bio>) {
         if !bio.trail().is_empty() {
@@ -334,8 +333,8 @@ impl Env {
         }
     }
 
-    /// The same for a context that has bios entrusted to others ([`Env::entrusted`]), whose owner so
-    /// rechecks its mailbox when it leaves: it is kicked only if its owner is away.
+    /// The same for a context that has bios entrusted to others ([`Env::entrusted`]), whose owner
+    /// so rechecks its mailbox when it leaves: it is kicked only if its owner is away.
     pub fn notify_lazily(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver()
             && handle.notify_lazily(message)

@@ -48,9 +48,9 @@ impl Context {
         Call::begin(&self.handle).core().next_deadline()
     }
 
-    /// The owner submits nothing more. What no driver has ends with [`crate::Status::Cancelled`]: what
-    /// waits for a tag or a limit, and what a suspended volume keeps. The rest goes on; reap until
-    /// nothing is outstanding, before memory that is not the bios' own is used again.
+    /// The owner submits nothing more. What no driver has ends with [`crate::Status::Cancelled`]:
+    /// what waits for a tag or a limit, and what a suspended volume keeps. The rest goes on; reap
+    /// until nothing is outstanding, before memory that is not the bios' own is used again.
     pub fn wind_up(&mut self) {
         Call::begin(&self.handle).core().wind_up();
     }
@@ -66,8 +66,8 @@ impl ContextCore {
         Ok(self.bell.as_ref().map_or(-1, Bell::fd))
     }
 
-    /// The context is about to be left. What shows a wake-up is forgotten by whoever looks at the ring; that it was
-    /// woken only by [`Context::clear_event`], and by a wait.
+    /// The context is about to be left. What shows a wake-up is forgotten by whoever looks at the
+    /// ring; that it was woken only by [`Context::clear_event`], and by a wait.
     #[inline]
     pub(super) fn announce(&self, handle: &Handle) {
         if let Some(bell) = &self.bell

@@ -1,5 +1,6 @@
 //! What the channels of a context pass to one another: bios on their way down to another device,
-//! ended bios that a channel gets before their submitter, and the ends of bios that volumes remapped.
+//! ended bios that a channel gets before their submitter, and the ends of bios that volumes
+//! remapped.
 //!
 //! Invariants:
 //! * A channel passes things on while it is called; they are taken from here when it has returned.
@@ -7,8 +8,8 @@
 //! * Bios for one device keep the order in which they were passed on.
 //! * `ready` names each link that has something to be taken, once.
 //! * `in_flight` counts the bios that carry the channel in their trail.
-//! * A number is given to another device only after [`Links::forget`]: when no bio, no channel and no
-//!   owner names it any more.
+//! * A number is given to another device only after [`Links::forget`]: when no bio, no channel and
+//!   no owner names it any more.
 
 use crate::bio::{Bio, Trail};
 use crate::clock::Ns;
@@ -68,8 +69,8 @@ struct Run {
 #[derive(Default)]
 pub(super) struct Links {
     devices: Slab<Arc<dyn Device>>,
-    /// By number, also by one that no device has. Apart from the devices: the way of a bio needs these
-    /// only.
+    /// By number, also by one that no device has. Apart from the devices: the way of a bio needs
+    /// these only.
     links: Vec<Link>,
     /// Numbers given since the last sweep, and how many there may be until the next.
     given: usize,

@@ -3,9 +3,9 @@
 //! submitted, whichever thread ran the device.
 //!
 //! Invariants:
-//! * All state of a context is behind its [`crate::gate::Gate`]: touched by the owner inside a call, or by a
-//!   visitor while the owner is away ([`ContextSet::kick`]). So everything inside is written as
-//!   if there were one thread.
+//! * All state of a context is behind its [`crate::gate::Gate`]: touched by the owner inside a
+//!   call, or by a visitor while the owner is away ([`ContextSet::kick`]). So everything inside is
+//!   written as if there were one thread.
 //! * After any call the owner may stay away for ever: what its context holds for others is
 //!   advanced by those who need it. A bio in a plug holds nothing for others.
 //! * A bio handed in ends exactly once. Its buffers are given back only after the driver has
@@ -127,8 +127,8 @@ impl Context {
         Call::begin(&self.handle).core().open(device)
     }
 
-    /// The owner does not need the device any more, whose index is not to be used again. It is given
-    /// up when nothing else here needs it, if it is over ([`Device::retire`]).
+    /// The owner does not need the device any more, whose index is not to be used again. It is
+    /// given up when nothing else here needs it, if it is over ([`Device::retire`]).
     pub fn release(&mut self, device: DevIndex) {
         Call::begin(&self.handle).core().release(device);
     }
@@ -239,10 +239,11 @@ impl Context {
         Call::begin(&self.handle).core().finish_plug();
     }
 
-    /// Nobody wants the bios of this context any more whose `user_data` lies in `range`: those that wait
-    /// for a limit of their throttle group, on whatever device, end cancelled at once, and so do long discards
-    /// and writes of zeroes that a driver does piece by piece: a part of their range is zeroes then. What else
-    /// a driver has goes on. Ask again when some have ended, since others may have come to the driver. Reap follows.
+    /// Nobody wants the bios of this context any more whose `user_data` lies in `range`: those that
+    /// wait for a limit of their throttle group, on whatever device, end cancelled at once, and so
+    /// do long discards and writes of zeroes that a driver does piece by piece: a part of their
+    /// range is zeroes then. What else a driver has goes on. Ask again when some have ended, since
+    /// others may have come to the driver. Reap follows.
     pub fn withdraw(&mut self, range: Range<u64>) {
         Call::begin(&self.handle).core().withdraw(&range);
     }
@@ -260,8 +261,8 @@ impl Context {
         Call::begin(&self.handle).core().env.ring.net(fd, op, token);
     }
 
-    /// Ask something on behalf of a front end: [`crate::ring::Ring::query`]. The answer comes through
-    /// [`Context::take_events`] with `value`.
+    /// Ask something on behalf of a front end: [`crate::ring::Ring::query`]. The answer comes
+    /// through [`Context::take_events`] with `value`.
     pub fn start_query(&mut self, query: impl Into<Query>, value: u64) {
         let token = Token::new(Token::FRONT_END, value);
         Call::begin(&self.handle).core().env.ring.query(query.into(), token);

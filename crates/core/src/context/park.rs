@@ -1,8 +1,8 @@
 //! Going to sleep without missing a message.
 //!
 //! Invariant: a thread leaves something for the owner (a message, a visit request) and then asks
-//! [`Parking::should_wake`]; the owner calls [`Parking::park`] and then checks mailbox and requests.
-//! At least one of them sees the other.
+//! [`Parking::should_wake`]; the owner calls [`Parking::park`] and then checks mailbox and
+//! requests. At least one of them sees the other.
 //!
 //! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker),
 //! so at least one sees the other.
@@ -41,8 +41,8 @@ impl Parking {
         }
     }
 
-    /// For a watcher: true if the owner sleeps, or is about to recheck. It then sees everything that was in
-    /// its ring or mailbox before this call, and needs no visit for that.
+    /// For a watcher: true if the owner sleeps, or is about to recheck. It then sees everything
+    /// that was in its ring or mailbox before this call, and needs no visit for that.
     pub(super) fn will_recheck(&self) -> bool {
         if !crate::mutated!("park_recheck_fence") {
             fence(SeqCst);
@@ -58,8 +58,8 @@ impl Parking {
         }
     }
 
-    /// True while the owner sleeps or is about to. The caller has requested a visit and passed a full
-    /// fence since.
+    /// True while the owner sleeps or is about to. The caller has requested a visit and passed a
+    /// full fence since.
     pub(super) fn is_parked(&self) -> bool {
         self.parked.load(Relaxed)
     }
@@ -134,8 +134,8 @@ mod loom_tests {
         });
     }
 
-    /// A watcher that is told of news finds the owner parked, which wakes up just then for something
-    /// else and stays away after that: the owner or the watcher takes the news.
+    /// A watcher that is told of news finds the owner parked, which wakes up just then for
+    /// something else and stays away after that: the owner or the watcher takes the news.
     #[test]
     fn loom_park_news_are_taken() {
         loom::model(|| {

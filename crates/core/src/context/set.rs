@@ -114,8 +114,9 @@ impl Handle {
         self.gate.has_visit_request()
     }
 
-    /// Run this context's pending work, or have its owner or another visitor run it. Everything that
-    /// had arrived for the context before the call is delivered, though its owner may stay away.
+    /// Run this context's pending work, or have its owner or another visitor run it. Everything
+    /// that had arrived for the context before the call is delivered, though its owner may stay
+    /// away.
     pub fn kick(self: &Arc<Self>) {
         Self::kick_all(Kicks::from_iter([self.clone()]));
     }

@@ -13,8 +13,8 @@
 //!
 //! Invariants:
 //! * Everything is the owner's, inside its calls.
-//! * A wait looks for [`LONGEST_POLL_NS`] at the most before it sleeps, in *adaptive*; but it does not sleep
-//!   while polled I/O is in flight, which nothing would wake it for.
+//! * A wait looks for [`LONGEST_POLL_NS`] at the most before it sleeps, in *adaptive*; but it does
+//!   not sleep while polled I/O is in flight, which nothing would wake it for.
 
 use crate::clock::Ns;
 use std::sync::Arc;
@@ -161,8 +161,8 @@ impl Learned {
         }
     }
 
-    /// A wait has lasted `ns`; `found` if it ended by a look. Looks for polled I/O may last longer than
-    /// others, and are in vain then.
+    /// A wait has lasted `ns`; `found` if it ended by a look. Looks for polled I/O may last longer
+    /// than others, and are in vain then.
     fn waited(&mut self, ns: Ns, found: bool) {
         let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_POLL_NS);
         let looked = self.polls_now();
@@ -386,7 +386,8 @@ mod tests {
         assert!(!learned.polls_first);
     }
 
-    /// A polled device that has become slow is looked for to the end of each I/O, but not many times.
+    /// A polled device that has become slow is looked for to the end of each I/O, but not many
+    /// times.
     #[test]
     fn it_stops_polling_what_takes_long() {
         let mut learned = Learned::new();

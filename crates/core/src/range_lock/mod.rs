@@ -1,8 +1,8 @@
 //! A lock of byte ranges for writes of whole blocks (shared) and of parts of blocks (exclusive).
 //!
-//! Whoever writes a part of a block reads the block, changes it and writes it back; meanwhile nobody else
-//! may write that block. Writes of whole blocks do not exclude each other, and touch nothing shared while
-//! nobody wants a range for itself.
+//! Whoever writes a part of a block reads the block, changes it and writes it back; meanwhile
+//! nobody else may write that block. Writes of whole blocks do not exclude each other, and touch
+//! nothing shared while nobody wants a range for itself.
 //!
 //! ```text
 //!  shared     my place = range  --light fence-->  exclusives?  0: go   else: look in the queue, under the lock
@@ -10,12 +10,14 @@
 //! ```
 //!
 //! Invariants:
-//! * Each user has places, one for each write that it may have under way, which it alone writes: so a shared
-//!   write writes no cache line of others. The fences make one of both see the other.
-//! * All who are exclusive, and all who wait, are in one queue in the order in which they came. One waits for
-//!   those before it that overlap with it, if either is exclusive, and an exclusive one for the places that
-//!   overlap with it, too: so nobody waits for ever, and nobody for ranges of others.
-//! * While anybody exclusive is in the queue whoever comes looks there: so no place begins to overlap with it.
+//! * Each user has places, one for each write that it may have under way, which it alone writes: so
+//!   a shared write writes no cache line of others. The fences make one of both see the other.
+//! * All who are exclusive, and all who wait, are in one queue in the order in which they came. One
+//!   waits for those before it that overlap with it, if either is exclusive, and an exclusive one
+//!   for the places that overlap with it, too: so nobody waits for ever, and nobody for ranges of
+//!   others.
+//! * While anybody exclusive is in the queue whoever comes looks there: so no place begins to
+//!   overlap with it.
 //! * Nothing here waits: who may go on is told ([`Wake`]), and asks which of its places do
 //!   ([`RangeUser::take_granted`]).
 
@@ -65,8 +67,9 @@ impl RangeLock {
         })
     }
 
-    /// One more user, who has so many `places` that cost nothing, and belongs to one thread: `thread` is
-    /// woken when it is to look, and `locks` counts what it takes. Not for the way of an I/O: it allocates.
+    /// One more user, who has so many `places` that cost nothing, and belongs to one thread:
+    /// `thread` is woken when it is to look, and `locks` counts what it takes. Not for the way of
+    /// an I/O: it allocates.
     pub fn join(
         self: &Arc<Self>,
         places: usize,
@@ -79,8 +82,8 @@ impl RangeLock {
     }
 }
 
-/// One user of a [`RangeLock`]. It belongs to one thread. When it is dropped it holds nothing and waits for
-/// nothing any more.
+/// One user of a [`RangeLock`]. It belongs to one thread. When it is dropped it holds nothing and
+/// waits for nothing any more.
 pub struct RangeUser {
     lock: Arc<RangeLock>,
     number: usize,
@@ -91,8 +94,8 @@ pub struct RangeUser {
 }
 
 impl RangeUser {
-    /// Hold `range`, which is not empty, at `place`, which holds nothing, together with others that are
-    /// shared. False: it waits, until [`RangeUser::take_granted`] names the place.
+    /// Hold `range`, which is not empty, at `place`, which holds nothing, together with others that
+    /// are shared. False: it waits, until [`RangeUser::take_granted`] names the place.
     ///
     /// A place beyond those that the user has costs as much as the lock, and counts for all ranges.
     #[inline]
@@ -121,8 +124,8 @@ impl RangeUser {
         false
     }
 
-    /// Hold `range`, which is not empty, at `place`, which holds nothing, alone. False: it waits, until
-    /// [`RangeUser::take_granted`] names the place.
+    /// Hold `range`, which is not empty, at `place`, which holds nothing, alone. False: it waits,
+    /// until [`RangeUser::take_granted`] names the place.
     pub fn lock_exclusive(&mut self, place: usize, range: &Range<u64>) -> bool {
         debug_assert!(!range.is_empty(), "a write of nothing");
         if mistake!("edges_not_locked") {
@@ -185,7 +188,8 @@ impl RangeUser {
         let mut queue = self.lock.queue.lock(&self.locks);
         queue.take_granted(self.number, places);
         for place in places[before..].iter().copied() {
-            // A shared one leaves the queue once its place is set: so those behind it find the place.
+            // A shared one leaves the queue once its place is set: so those behind it find the
+            // place.
             if let Some(range) = queue.shared_range(self.number, place) {
                 self.mine.set(place, &range);
                 queue.remove(self.number, place);

@@ -109,7 +109,8 @@ fn loom_range_lock_two_writers() {
     check(2, 1, 2);
 }
 
-/// Two that want to be alone, and one that writes another block, which neither waits nor is waited for.
+/// Two that want to be alone, and one that writes another block, which neither waits nor is waited
+/// for.
 #[test]
 fn loom_range_lock_two_exclusives() {
     let mut builder = loom::model::Builder::new();

@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! * Only the user writes them, other users read them. A place that holds nothing ends at 0.
-//! * A place's start is written while it holds nothing, and before its end. So whoever reads an end reads its
-//!   start, or that of what the place held later, and then knows that what it held before has ended.
+//! * A place's start is written while it holds nothing, and before its end. So whoever reads an end
+//!   reads its start, or that of what the place held later, and then knows that what it held before
+//!   has ended.
 
 use super::Wake;
 use crate::mistake;
@@ -48,8 +49,8 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Go on until a place that overlaps with `range`: none does if the end is reached. What was passed
-    /// must not begin to overlap.
+    /// Go on until a place that overlaps with `range`: none does if the end is reached. What was
+    /// passed must not begin to overlap.
     pub(super) fn reaches_end(
         &mut self,
         users: &[Option<Arc<Places>>],
@@ -117,7 +118,8 @@ impl Places {
         }
     }
 
-    /// The user holds nothing there. Release: who looks at the place comes after what it was held for.
+    /// The user holds nothing there. Release: who looks at the place comes after what it was held
+    /// for.
     #[inline]
     pub(super) fn clear(&self, place: usize) {
         match self.place(place) {

@@ -1,7 +1,8 @@
 //! Who holds a range alone, and who waits for one, in the order in which they came.
 //!
-//! Invariant: `blockers` of a request is the number of those before it that it conflicts with: those that
-//! overlap with it, if either is exclusive. Requests leave the queue only through [`Queue::remove_at`].
+//! Invariant: `blockers` of a request is the number of those before it that it conflicts with:
+//! those that overlap with it, if either is exclusive. Requests leave the queue only through
+//! [`Queue::remove_at`].
 
 use super::places::{Cursor, Places};
 use crate::primitive::Arc;

@@ -151,7 +151,8 @@ impl Oracle {
 
 const USERS: usize = 3;
 
-/// A user, one of its places, and a range to lock there unless it holds one, which is given back then.
+/// A user, one of its places, and a range to lock there unless it holds one, which is given back
+/// then.
 type Step = (usize, usize, u64, u64, bool);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -10,7 +10,8 @@ use crate::error::Result;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
-/// An epoll over a ring's descriptors and one event descriptor more, for what the ring does not show.
+/// An epoll over a ring's descriptors and one event descriptor more, for what the ring does not
+/// show.
 pub(crate) struct Bell {
     epoll: OwnedFd,
     news: Arc<EventFd>,

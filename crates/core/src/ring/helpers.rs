@@ -1,14 +1,14 @@
 //! The helper threads: they do for every ring of the process what would block a context's thread
-//! there. That is each file operation of the plain engine, and for both engines what the kernel does for
-//! nobody without keeping the caller waiting: queries ([`Query`]), and discards of block devices (io_uring has a
-//! command for these since Linux 6.12, which a helper makes needless).
+//! there. That is each file operation of the plain engine, and for both engines what the kernel
+//! does for nobody without keeping the caller waiting: queries ([`Query`]), and discards of block
+//! devices (io_uring has a command for these since Linux 6.12, which a helper makes needless).
 //!
 //! Invariants:
 //! * A [`Job`] holds what running it needs: a descriptor and memory that the starter vouches
 //!   for, and a reference to the [`Outbox`] of its ring. A ring that is gone has nobody who
 //!   looks into its outbox, so the result is dropped with the last job.
-//! * At most one query of a device is asked at a time, and [`QUERIES`] of all: a file system that does
-//!   not answer holds one helper, and a client that only asks keeps one busy.
+//! * At most one query of a device is asked at a time, and [`QUERIES`] of all: a file system that
+//!   does not answer holds one helper, and a client that only asks keeps one busy.
 //! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
 //!   they hold nothing while idle. A forked child has none of them: it gets a pool of its own.
 //! * They serve all rings, but each counts its locks for ever with those of the ring that had it
@@ -26,7 +26,8 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// Most queries that are asked at a time. They are rare, and none is for a disk that is slow to read.
+/// Most queries that are asked at a time. They are rare, and none is for a disk that is slow to
+/// read.
 const QUERIES: usize = 4;
 
 /// Most helper threads of the process. A helper is one file operation in flight: 16 of them
@@ -147,8 +148,8 @@ impl State {
         self.files.len() + self.queries.len().min(QUERIES - self.asked.len())
     }
 
-    /// The job to begin next. Queries go first: without that they would wait while there are many reads,
-    /// and they hold few helpers.
+    /// The job to begin next. Queries go first: without that they would wait while there are many
+    /// reads, and they hold few helpers.
     fn next(&mut self) -> Option<Job> {
         self.next_query().or_else(|| self.files.pop_front())
     }
@@ -181,8 +182,8 @@ pub(super) struct Pool {
     work: Signal,
 }
 
-/// The pool of the process that last asked for one. What a child of fork finds here is its parent's,
-/// whose lock may have been held at the fork, for ever.
+/// The pool of the process that last asked for one. What a child of fork finds here is its
+/// parent's, whose lock may have been held at the fork, for ever.
 static LATEST: AtomicPtr<Pool> = AtomicPtr::new(null_mut());
 
 impl Pool {

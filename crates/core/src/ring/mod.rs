@@ -233,9 +233,9 @@ pub trait Ring: Send {
     /// Start `op` on `fd`, which the caller keeps open until the event.
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token);
 
-    /// Ask something without waiting for the answer: a helper thread asks, one query of a device at a time. The
-    /// answer comes with the event, as [`Query`] says. A negative result is an error (memory is short), and no
-    /// answer: then all of a device counts as data.
+    /// Ask something without waiting for the answer: a helper thread asks, one query of a device at
+    /// a time. The answer comes with the event, as [`Query`] says. A negative result is an error
+    /// (memory is short), and no answer: then all of a device counts as data.
     fn query(&mut self, query: Query, token: Token);
 
     /// An event with result 0 when the clock passes `at`.

@@ -10,8 +10,8 @@ pub enum Query {
     Extents(ExtentQuery),
     /// Anything with yes or no as its answer: the event's result is 1 or 0.
     Whether {
-        /// Called once, with `of`, on a thread that may block for a short time. At most one call of the
-        /// function runs at a time.
+        /// Called once, with `of`, on a thread that may block for a short time. At most one call of
+        /// the function runs at a time.
         ask: fn(u32) -> bool,
         /// What is asked about, as `ask` understands it.
         of: u32,

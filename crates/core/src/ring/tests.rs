@@ -570,7 +570,8 @@ fn the_plain_engine_counts_its_locks_for_the_context() {
 fn a_child_of_fork_has_helpers_of_its_own() {
     let mut f = Fixture::new(Engine::Plain);
     assert_eq!(f.file(&temp_file(), FileOp::DataSync), 0);
-    // SAFETY: the child works with a ring of its own and ends at once, without anything of its parent's.
+    // SAFETY: the child works with a ring of its own and ends at once, without anything of its
+    // parent's.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: whatever hangs is killed; nothing else here has an alarm.

@@ -9,8 +9,8 @@
 //!   makes no system call.
 //! * While other rings are watched the owner sleeps on `watches`, where they hang beside
 //!   this ring's descriptor, which shows no news but its own.
-//! * What helper threads did for us lies in `outbox` until a reap after their wake-up. Without jobs there
-//!   nothing looks into it, so no lock is taken.
+//! * What helper threads did for us lies in `outbox` until a reap after their wake-up. Without jobs
+//!   there nothing looks into it, so no lock is taken.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
@@ -146,8 +146,9 @@ impl UringRing {
             free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
-        // Handed to the kernel by the first wait: it has work done for an entry by the thread that handed it in,
-        // which is perhaps not the one that opens the ring, and each wake-up would wake that, too.
+        // Handed to the kernel by the first wait: it has work done for an entry by the thread that
+        // handed it in, which is perhaps not the one that opens the ring, and each wake-up would
+        // wake that, too.
         ring.arm_waker();
         Ok(Box::new(ring))
     }
@@ -440,8 +441,8 @@ impl Ring for UringRing {
     fn timer(&mut self, at: Ns, token: Token) {
         let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
         let index = self.take_slot(Slot::Timer { token, at: Box::new(spec) });
-        // The address that the kernel gets is taken where the box stays until it is done: a box that moves
-        // ends the right to addresses that were taken before.
+        // The address that the kernel gets is taken where the box stays until it is done: a box
+        // that moves ends the right to addresses that were taken before.
         let Slot::Timer { at, .. } = &self.slots[index as usize] else { unreachable!("just made") };
         let entry = opcode::Timeout::new(&raw const **at).flags(types::TimeoutFlags::ABS).build();
         self.in_flight += 1;
@@ -575,8 +576,8 @@ impl Drop for UringRing {
             Pool::ours().forget(&self.outbox, &self.locks);
         }
         if self.in_flight == 0 {
-            // The kernel takes a ring apart later, and keeps the registered files open till then: though the
-            // process has ended they would be locked, and their file system be in use.
+            // The kernel takes a ring apart later, and keeps the registered files open till then:
+            // though the process has ended they would be locked, and their file system be in use.
             let _ = self.uring.submitter().unregister_files();
         }
         let busy = |s: &Slot| !matches!(s, Slot::Free { .. });

@@ -1,9 +1,10 @@
 //! Watching other rings: whose news become events of this one.
 //!
 //! Invariants:
-//! * Watched rings hang on an epoll of their own, `outer`, beside the ring's `inner` descriptor, on which the owner sleeps
-//!   while it watches. So what a watch brings does not show in the descriptors that others watch: contexts do watch each
-//!   other, and would wake each other for ever with the news that they were woken.
+//! * Watched rings hang on an epoll of their own, `outer`, beside the ring's `inner` descriptor, on
+//!   which the owner sleeps while it watches. So what a watch brings does not show in the
+//!   descriptors that others watch: contexts do watch each other, and would wake each other for
+//!   ever with the news that they were woken.
 //! * While nothing is watched there is no `outer`, and nothing is asked of it.
 
 use super::epoll::{add, control, new_epoll, sleep, source};
@@ -76,8 +77,9 @@ impl Watches {
         }
     }
 
-    /// Sleep until the ring or one that is watched has news, for `timeout` ns at the most (`Some(0)`: not at all), and push
-    /// the events of the watches to `ready`. A signal ends it early. Call while it is not empty.
+    /// Sleep until the ring or one that is watched has news, for `timeout` ns at the most
+    /// (`Some(0)`: not at all), and push the events of the watches to `ready`. A signal ends it
+    /// early. Call while it is not empty.
     pub(super) fn sleep(&self, mut timeout: Option<Ns>, ready: &mut Vec<RingEvent>) {
         let Some(outer) = &self.outer else { return };
         let mut reports = [libc::epoll_event { events: 0, u64: 0 }; REPORTS];

@@ -2,12 +2,12 @@
 //! may go on.
 //!
 //! In a product build all of this is nothing: [`step`] and `spin` are empty, [`broken`] is `false`
-//! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation on
-//! an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
-//! publication, every lock that is tried, every look into a list that others fill, every wake-up and
-//! every look at a published table or group. What stands between two points is seen by the others at
-//! once or not at all; the order in which the processor shows stores to others is the model
-//! checker's concern, not this one's.
+//! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation
+//! on an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
+//! publication, every lock that is tried, every look into a list that others fill, every wake-up
+//! and every look at a published table or group. What stands between two points is seen by the
+//! others at once or not at all; the order in which the processor shows stores to others is the
+//! model checker's concern, not this one's.
 //!
 //! Invariants:
 //! * A thread that has no `Hook` passes all points without a stop.

@@ -19,7 +19,8 @@ pub enum LockClass {
     ContextGate,
     /// The set of contexts (opening and closing them).
     ContextSet,
-    /// The turn at bios that wait for a limit of a throttle group; on the data path only ever tried.
+    /// The turn at bios that wait for a limit of a throttle group; on the data path only ever
+    /// tried.
     Throttle,
     /// The queue of contexts that wait for a tag.
     TagWaiters,

@@ -2,9 +2,9 @@
 //!
 //! The checker's own objects can only be made inside a model, so each is made when it is first
 //! used, which lets locks stand in statics. A model uses each of its locks once before it starts
-//! threads, or the checker sees them meet a lock that is just being made. And the checker's `try_lock` always knows the lock's
-//! latest state, while a real one that gives up promises no order at all: here it may also give
-//! up because of a state that is over, as on hardware.
+//! threads, or the checker sees them meet a lock that is just being made. And the checker's
+//! `try_lock` always knows the lock's latest state, while a real one that gives up promises no
+//! order at all: here it may also give up because of a state that is over, as on hardware.
 
 use crate::primitive::{AtomicBool, Ordering::Relaxed};
 use std::ops::{Deref, DerefMut};

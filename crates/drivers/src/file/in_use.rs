@@ -1,5 +1,5 @@
-//! The openings of a file that one queue uses: that for new requests, and the one before while requests
-//! are under way on it.
+//! The openings of a file that one queue uses: that for new requests, and the one before while
+//! requests are under way on it.
 //!
 //! Invariants:
 //! * A request ends on the opening that it began on.
@@ -61,8 +61,8 @@ impl InUse {
         self.in_flight -= count;
     }
 
-    /// Checks the length for requests that have ended, before they are acknowledged. True if the file
-    /// was cut short.
+    /// Checks the length for requests that have ended, before they are acknowledged. True if the
+    /// file was cut short.
     #[inline]
     pub(super) fn check_length(&mut self) -> bool {
         self.mark.look(&**self.opened.backing)

@@ -4,9 +4,9 @@
 //! * `transfers[slot]` holds the memory that the kernel may refer to for the request in that slot
 //!   ([`Transfer`]).
 //! * A request ends on the opening of the file that it began on ([`OpeningsInUse`]).
-//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::end_inline`], which check that
-//!   the file was not cut short (`length`). Those that change it are counted from before they are
-//!   issued.
+//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::end_inline`], which check
+//!   that the file was not cut short (`length`). Those that change it are counted from before they
+//!   are issued.
 //! * A request has one operation with the ring at a time.
 
 use super::in_use::OpeningsInUse;

@@ -1,5 +1,5 @@
-//! The memory of one request on a file besides that of its bios: vectors, a bounce buffer, and how far
-//! it has come.
+//! The memory of one request on a file besides that of its bios: vectors, a bounce buffer, and how
+//! far it has come.
 //!
 //! Invariants:
 //! * The kernel may refer to the vectors and the bounce buffer while an operation of the request is

@@ -47,7 +47,8 @@ pub struct BenchArgs {
     /// Write the whole device once before the warm-up
     #[arg(long)]
     pub fill: bool,
-    /// Write to a device that holds a file system, a partition table or part of an array, which is lost
+    /// Write to a device that holds a file system, a partition table or part of an array, which is
+    /// lost
     #[arg(long, short)]
     pub force: bool,
     /// How to wait for completions: asleep, polling, or as pays off

@@ -7,8 +7,8 @@ use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identif
 
 use crate::failure::Failure;
 
-/// Refuses a device that holds a file system, a partition table or a member of an array. `option` is what would
-/// overwrite it, `name` what the user calls it.
+/// Refuses a device that holds a file system, a partition table or a member of an array. `option`
+/// is what would overwrite it, `name` what the user calls it.
 ///
 /// # Errors
 /// What it holds, or that it cannot be read.

@@ -78,8 +78,8 @@ impl Subject {
         }
     }
 
-    /// Says which files have more holes than data: a hole is read without the disk, and gets blocks when it is
-    /// written to.
+    /// Says which files have more holes than data: a hole is read without the disk, and gets blocks
+    /// when it is written to.
     fn tell_of_holes(&self, writes: bool) {
         let devices = match self {
             Subject::Device(spec) => std::slice::from_ref(&**spec),

@@ -9,8 +9,9 @@ use drystone_stack::live::LiveStack;
 
 use crate::ending::Ending;
 
-/// The program's part of a front end. Its functions are called in this order, all on the thread that starts and
-/// stops the server. What they make that others can see they make by [`Ending::making`].
+/// The program's part of a front end. Its functions are called in this order, all on the thread
+/// that starts and stops the server. What they make that others can see they make by
+/// [`Ending::making`].
 pub trait FrontEnd: Send {
     /// Before the process has threads, for what it has to be. Nothing is made.
     fn prepare(&mut self, _spec: &StackSpec) {}
@@ -35,7 +36,8 @@ pub trait FrontEnd: Send {
     /// Lets nobody new in, as far as that takes no waiting.
     fn close(&mut self);
 
-    /// After that, while data threads still serve: waits until nobody uses what has to be taken away before they end.
+    /// After that, while data threads still serve: waits until nobody uses what has to be taken
+    /// away before they end.
     ///
     /// # Errors
     /// One sentence on what could not be taken away; all else is.

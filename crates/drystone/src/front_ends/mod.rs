@@ -1,7 +1,8 @@
-//! What the program does for each front end, beside the data threads: sockets, mounts, and taking them away.
+//! What the program does for each front end, beside the data threads: sockets, mounts, and taking
+//! them away.
 //!
-//! A front end is a file or folder here, and a line in [`all`]. Its options of `drystone serve` are a
-//! field of [`crate::serve::ServeOptions`].
+//! A front end is a file or folder here, and a line in [`all`]. Its options of `drystone serve` are
+//! a field of [`crate::serve::ServeOptions`].
 
 mod front_end;
 pub mod fuse;

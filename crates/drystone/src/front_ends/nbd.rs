@@ -1,6 +1,7 @@
 //! NBD: the sockets that its listeners accept on.
 //!
-//! Invariant: sockets are bound before there are data threads, because the file mode mask is changed for that.
+//! Invariant: sockets are bound before there are data threads, because the file mode mask is
+//! changed for that.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, ToSocketAddrs};

@@ -30,7 +30,8 @@ pub fn reports(client: &mut Client, names: &[String]) -> Result<Vec<ArrayReport>
 /// Whether the exit status tells how arrays are, as that of `mdadm --detail --test` does.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct TestArgs {
-    /// Exit with 0 if all is well, 1 if an array is degraded, 2 if one has failed, 4 if that cannot be told
+    /// Exit with 0 if all is well, 1 if an array is degraded, 2 if one has failed, 4 if that cannot
+    /// be told
     #[arg(short, long)]
     test: bool,
 }
@@ -50,7 +51,8 @@ impl TestArgs {
     }
 }
 
-/// 0 if an array has all members in sync, 1 if it can do without those that it lacks, 2 if it cannot.
+/// 0 if an array has all members in sync, 1 if it can do without those that it lacks, 2 if it
+/// cannot.
 fn lack(array: &ArrayReport) -> u8 {
     let lost = array.raid_devices.saturating_sub(array.active_devices);
     let parity = if array.level == "raid6" { 2 } else { 1 };

@@ -1,5 +1,5 @@
-//! `drystone md assemble --print`, and the stack that `drystone serve --md` runs: the text of a stack
-//! file for the array that some images make.
+//! `drystone md assemble --print`, and the stack that `drystone serve --md` runs: the text of a
+//! stack file for the array that some images make.
 
 use std::path::Path;
 

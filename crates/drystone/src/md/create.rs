@@ -75,8 +75,8 @@ pub struct CreateArgs {
     /// The devices are known to be in sync, or it does not matter yet
     #[arg(long)]
     assume_clean: bool,
-    /// Overwrite arrays, file systems and partition tables; make RAID-4 and RAID-5 with all members, to
-    /// be resynced, instead of rebuilding the last
+    /// Overwrite arrays, file systems and partition tables; make RAID-4 and RAID-5 with all
+    /// members, to be resynced, instead of rebuilding the last
     #[arg(short, long)]
     force: bool,
     /// Files or block devices, or `missing`

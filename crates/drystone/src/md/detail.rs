@@ -1,5 +1,5 @@
-//! `drystone md detail`: an array of a running server, in the lines of `mdadm --detail` (mdadm 4.2).
-//! Times are in UTC.
+//! `drystone md detail`: an array of a running server, in the lines of `mdadm --detail` (mdadm
+//! 4.2). Times are in UTC.
 
 use std::fmt::{Display, Write as _};
 

@@ -18,7 +18,8 @@ use super::member::Device;
 use crate::failure::Failure;
 use crate::output;
 
-/// Most bytes of bits that are counted: bitmaps are far smaller, and what says otherwise is damaged.
+/// Most bytes of bits that are counted: bitmaps are far smaller, and what says otherwise is
+/// damaged.
 const BITS_BYTES_MAX: u64 = 64 << 20;
 
 /// Arguments of `drystone md examine`.
@@ -174,8 +175,8 @@ fn bitmap_area(device: &Device, found: &Superblock) -> Result<Option<Vec<u8>>, F
     Ok(Some(device.read(at, bytes as usize)?))
 }
 
-/// The bad blocks; `None` if the device has no list of them. A list that lies where something else does is not
-/// shown: what is there is not known to be a list.
+/// The bad blocks; `None` if the device has no list of them. A list that lies where something else
+/// does is not shown: what is there is not known to be a list.
 fn bad_blocks_of(device: &Device, found: &Superblock) -> Result<Option<BadBlocks>, Failure> {
     if found.bblog_offset == 0 {
         return Ok(None);

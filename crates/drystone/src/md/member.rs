@@ -126,7 +126,8 @@ impl Device {
         Ok(Candidate::look(name, self.sectors, found, read).with_journal(read))
     }
 
-    /// Of a whole disk whose partitions are members of arrays: which they are, and what to name instead of it.
+    /// Of a whole disk whose partitions are members of arrays: which they are, and what to name
+    /// instead of it.
     pub fn whole_disk(&self) -> Result<Option<String>, Failure> {
         let (mut members, mut devices) = (Vec::new(), Vec::new());
         for Partition { number, start, sectors } in

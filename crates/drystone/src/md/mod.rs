@@ -1,5 +1,5 @@
-//! `drystone md`: arrays of Linux md, with mdadm's words. Made on files and block devices, and shown as
-//! they are there, without a server; watched and changed on a running one.
+//! `drystone md`: arrays of Linux md, with mdadm's words. Made on files and block devices, and
+//! shown as they are there, without a server; watched and changed on a running one.
 
 mod asked;
 pub mod assemble;
@@ -27,16 +27,18 @@ use crate::failure::Failure;
 
 #[derive(Debug, Subcommand)]
 pub enum MdCommand {
-    /// Make a new array of these devices, as `mdadm --create` does, without starting it; needs no server
+    /// Make a new array of these devices, as `mdadm --create` does, without starting it; needs no
+    /// server
     ///
     /// A size without a unit is in KiB.
     Create(Box<CreateArgs>),
     /// Show the superblocks of these devices, as `mdadm --examine` does; needs no server
     Examine(ExamineArgs),
-    /// Start an array on a running server, as `mdadm --assemble` does, or print a stack file for one
+    /// Start an array on a running server, as `mdadm --assemble` does, or print a stack file for
+    /// one
     ///
-    /// On a running server it is there until that stops, and no export serves it. To keep or export it, put what
-    /// --print prints into the stack file, and restart.
+    /// On a running server it is there until that stops, and no export serves it. To keep or export
+    /// it, put what --print prints into the stack file, and restart.
     Assemble(AssembleArgs),
     /// Show an array of a running server, as `mdadm --detail` does
     Detail(DetailArgs),

@@ -1,5 +1,5 @@
-//! What is shown of arrays is what mdadm and Linux have shown: their texts, read field by field, come
-//! out as they were.
+//! What is shown of arrays is what mdadm and Linux have shown: their texts, read field by field,
+//! come out as they were.
 
 use drystone_raid::layout::layout_number;
 use drystone_raid::metadata::examine::time_words;

@@ -1,10 +1,11 @@
-//! The experiment `blk-throttle`: "blk-throttle: lockless bio processing for no throttle rule group"
-//! (Vivek Goyal, linux-kernel, 18 May 2011), whose table says of the request queue's lock while dd reads
-//! 1 GiB from a disk in direct 4 KiB reads: 2 360 944 acquisitions and 1 850 183 us held before,
-//! 2 098 599 and 1 430 479 us after. One acquisition for each of the 262 144 reads had gone.
+//! The experiment `blk-throttle`: "blk-throttle: lockless bio processing for no throttle rule
+//! group" (Vivek Goyal, linux-kernel, 18 May 2011), whose table says of the request queue's lock
+//! while dd reads 1 GiB from a disk in direct 4 KiB reads: 2 360 944 acquisitions and 1 850 183 us
+//! held before, 2 098 599 and 1 430 479 us after. One acquisition for each of the 262 144 reads had
+//! gone.
 //!
-//! The load is the mail's, and one of many threads at depth 32, with and without rules. The variants take
-//! turns, run by run.
+//! The load is the mail's, and one of many threads at depth 32, with and without rules. The
+//! variants take turns, run by run.
 
 mod accuracy;
 mod point;

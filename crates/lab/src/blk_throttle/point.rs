@@ -1,5 +1,5 @@
-//! One run of one scene with one variant: what it gives, and then, in a pass of its own because that
-//! takes two clock readings for each lock, for how long locks are held.
+//! One run of one scene with one variant: what it gives, and then, in a pass of its own because
+//! that takes two clock readings for each lock, for how long locks are held.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,8 +40,8 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// The classes of the data path that were used. The control plane's are those of reading these very
-    /// figures, and a helper without work waits for no lock.
+    /// The classes of the data path that were used. The control plane's are those of reading these
+    /// very figures, and a helper without work waits for no lock.
     pub(super) fn classes(&self) -> Vec<(LockClass, u64, f64)> {
         let others = [LockClass::Control, LockClass::ContextSet, LockClass::PlainIdle];
         let used = self.locks.used().filter(|(class, _)| !others.contains(class));

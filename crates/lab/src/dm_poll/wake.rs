@@ -1,4 +1,5 @@
-//! What the model device's interrupt costs: one wake-up of a context that sleeps, from another core.
+//! What the model device's interrupt costs: one wake-up of a context that sleeps, from another
+//! core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};

@@ -1,9 +1,9 @@
 //! The machine of the simulation: cores, threads on them, and when what ends.
 //!
-//! A thread that has a core does one operation after the other; when one ends, a simulation says what
-//! comes next (its `N`). Threads without a core wait in one queue, first come first served, but a core
-//! prefers those it had last; a thread whose slice is over while others wait goes to its end.
-//! A core that is not had all the time goes away, for others' work, and comes back.
+//! A thread that has a core does one operation after the other; when one ends, a simulation says
+//! what comes next (its `N`). Threads without a core wait in one queue, first come first served,
+//! but a core prefers those it had last; a thread whose slice is over while others wait goes to its
+//! end. A core that is not had all the time goes away, for others' work, and comes back.
 //!
 //! Invariants:
 //! * A thread is on one core, ready (in the queue), or asleep. Only one that is ready or on a core

@@ -1,8 +1,8 @@
 //! Models: what a design would do on cores that this machine has not. Every figure of a model is
 //! marked as modelled; what feeds and checks it is measured in the same run.
 //!
-//! * `costs`, `design`, `cores`, `line`, `outcome`: what all models have: the machine's costs, its cores
-//!   and cache lines as a simulation knows them, and the shape of what was found.
+//! * `costs`, `design`, `cores`, `line`, `outcome`: what all models have: the machine's costs, its
+//!   cores and cache lines as a simulation knows them, and the shape of what was found.
 //!
 //! The others are of `mq-deadline`; the model of `dm-poll` is `dm_poll::model`.
 //!
@@ -254,8 +254,8 @@ const LONGEST_PS: Ps = 200_000_000_000;
 /// The first of the seeds.
 const SEED: u64 = 1;
 
-/// Each figure is the mean of so many runs with seeds of their own: a lock may fall into one gait or
-/// another, and stay in it.
+/// Each figure is the mean of so many runs with seeds of their own: a lock may fall into one gait
+/// or another, and stay in it.
 const SEEDS: u64 = 4;
 
 #[cfg(test)]

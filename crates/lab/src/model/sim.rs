@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! * An I/O is kept, taken by one thread, or ended; `open` of its owner counts it until it has ended.
+//! * An I/O is kept, taken by one thread, or ended; `open` of its owner counts it until it has
+//!   ended.
 //! * A lock has at most one holder, which is on a core, or ready: nobody sleeps with a lock.
 //! * A line serves one core after the other, each for the cost of a transfer: cores that all want
 //!   it wait for one another. A core that has a line pays nothing.

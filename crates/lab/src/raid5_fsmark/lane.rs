@@ -1,10 +1,11 @@
-//! A thread that serves requests of the file one by one, and sleeps where the array lets writers sleep.
+//! A thread that serves requests of the file one by one, and sleeps where the array lets writers
+//! sleep.
 //!
-//! In Linux it is the thread of whoever writes that sleeps for a stripe; here the kernel's request is
-//! taken by one of as many threads, and it is that one which sleeps.
+//! In Linux it is the thread of whoever writes that sleeps for a stripe; here the kernel's request
+//! is taken by one of as many threads, and it is that one which sleeps.
 //!
-//! Invariant: when a request is answered nothing of it is in flight, so the memory of a write can be
-//! filled anew.
+//! Invariant: when a request is answered nothing of it is in flight, so the memory of a write can
+//! be filled anew.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;

@@ -54,8 +54,8 @@ struct Reading {
     system: f64,
 }
 
-/// Runs the load on what is set up. When nothing has moved for `patience`, whoever was forgotten is woken; when
-/// nothing has moved for as long again, it counts as stuck.
+/// Runs the load on what is set up. When nothing has moved for `patience`, whoever was forgotten is
+/// woken; when nothing has moved for as long again, it counts as stuck.
 ///
 /// # Errors
 /// What keeps it from running, [`Stuck`] not included.

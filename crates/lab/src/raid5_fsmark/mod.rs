@@ -1,13 +1,15 @@
-//! The experiment `raid5-fsmark`: `raid5-wait` with the mail's own benchmark. fs_mark writes files to btrfs, ext4 and xfs
-//! on a loop device of a file by FUSE, behind which is an array that lets writers wait for stripes as Linux did
-//! (*before*), as the mail has it (*mailed*), or Drystone's (*ours*).
+//! The experiment `raid5-fsmark`: `raid5-wait` with the mail's own benchmark. fs_mark writes files
+//! to btrfs, ext4 and xfs on a loop device of a file by FUSE, behind which is an array that lets
+//! writers wait for stripes as Linux did (*before*), as the mail has it (*mailed*), or Drystone's
+//! (*ours*).
 //!
 //! ```text
 //! case --> rig: server (a child process: served, lane), loop device, file system --> load: fs_mark, watched --> report
 //! ```
 //!
 //! Invariants:
-//! * The lab's own process never touches the file system or the file, which may be stuck: only programs do.
+//! * The lab's own process never touches the file system or the file, which may be stuck: only
+//!   programs do.
 //! * A `rig` that is dropped has taken everything away, whatever happened.
 
 mod case;
@@ -157,7 +159,8 @@ fn measure(
     Ok(samples)
 }
 
-/// Sets up a run, if need be in a second try: `mkfs` may stumble over what others on the machine do.
+/// Sets up a run, if need be in a second try: `mkfs` may stumble over what others on the machine
+/// do.
 fn build<'a>(
     case: &Case,
     variant: &str,

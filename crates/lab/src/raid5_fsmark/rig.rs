@@ -1,5 +1,5 @@
-//! One run's machine: an array as a file, its loop device, a file system on it, and all of it taken away
-//! again, whatever happens.
+//! One run's machine: an array as a file, its loop device, a file system on it, and all of it taken
+//! away again, whatever happens.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,8 @@ use crate::folder::Folder;
 /// Longest that the product may take to make its loop device.
 const LOOP: Duration = Duration::from_secs(30);
 
-/// See the module's text. Dropping it takes everything away by force: what is in the file system is lost.
+/// See the module's text. Dropping it takes everything away by force: what is in the file system is
+/// lost.
 pub(super) struct Rig<'a> {
     folder: Folder,
     pub(super) daemon: Option<Daemon>,
@@ -119,8 +120,8 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
-    /// Requests and sectors that the loop device has done so far, and its flushes (fields 1, 3, 5, 7 and 16
-    /// of `stat` in sysfs).
+    /// Requests and sectors that the loop device has done so far, and its flushes (fields 1, 3, 5,
+    /// 7 and 16 of `stat` in sysfs).
     ///
     /// # Errors
     /// When it is gone.

@@ -1,5 +1,5 @@
-//! What a child process of the experiment does: it serves an array as a file, and says what it has counted
-//! when it is asked.
+//! What a child process of the experiment does: it serves an array as a file, and says what it has
+//! counted when it is asked.
 //!
 //! ```text
 //! fs_mark -> file system -> loop device -> /dev/fuse -> 64 lanes -> array (before, mailed) -> members
@@ -7,7 +7,8 @@
 //! lab --"counts", "rescue"--> standard input of the child; its answers are a line each
 //! ```
 //!
-//! When standard input ends, because the lab says so or is gone, the child takes its file away and ends.
+//! When standard input ends, because the lab says so or is gone, the child takes its file away and
+//! ends.
 
 use std::io::{BufRead, Write};
 use std::os::fd::OwnedFd;

@@ -58,8 +58,9 @@ fn with_file(task: &Task, body: impl FnOnce(&File)) {
     assert_eq!(fs::metadata(&path).unwrap().len(), 0, "nothing is mounted any more");
 }
 
-/// Writes `data` to `at` in pieces of several lengths, reads it in others. Memory that begins inside a page would
-/// have the kernel cut what is longer into parts of pages, which no loop device does.
+/// Writes `data` to `at` in pieces of several lengths, reads it in others. Memory that begins
+/// inside a page would have the kernel cut what is longer into parts of pages, which no loop device
+/// does.
 fn write_and_read(file: &File, at: usize, data: &[u8]) -> io::Result<()> {
     let mut from = 0;
     for pages in [1, 255, 17, 2, 16].into_iter().cycle() {

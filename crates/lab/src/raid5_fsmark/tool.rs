@@ -1,4 +1,5 @@
-//! Programs that the lab runs, and its children: none is waited for without a look whether it still should be.
+//! Programs that the lab runs, and its children: none is waited for without a look whether it still
+//! should be.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -22,8 +23,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Longest that a child may take to answer.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Runs a program until it ends or `look`, which is told for how long it has run, has an error: then it is
-/// killed, and not waited for, since it may be stuck. What it printed.
+/// Runs a program until it ends or `look`, which is told for how long it has run, has an error:
+/// then it is killed, and not waited for, since it may be stuck. What it printed.
 ///
 /// # Errors
 /// That of `look`, or what the program says.
@@ -178,8 +179,8 @@ fn ticks(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Time that all processors have spent in the kernel, interrupts included, s: fields 3, 6 and 7 of the first
-/// line of `/proc/stat`.
+/// Time that all processors have spent in the kernel, interrupts included, s: fields 3, 6 and 7 of
+/// the first line of `/proc/stat`.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -35,7 +35,8 @@ pub trait Array: Sync {
     /// What was counted so far.
     fn counts(&self) -> Counts;
 
-    /// Wakes who was forgotten: called when nothing has moved for a while. Says how many there were.
+    /// Wakes who was forgotten: called when nothing has moved for a while. Says how many there
+    /// were.
     fn rescue(&self) -> usize {
         0
     }

@@ -3,8 +3,8 @@
 use super::VARIANTS;
 use crate::outcome::{Row, Table};
 
-/// Files a second; then the processor time of a file, where the mail has the system time of a run, which
-/// is the same number of files each time.
+/// Files a second; then the processor time of a file, where the mail has the system time of a run,
+/// which is the same number of files each time.
 ///
 /// `rows` are those of all scenes, each of which has all variants; `case` names a scene.
 pub(crate) fn tables(rows: &[Row], case: fn(&Row) -> String) -> Vec<(String, Table)> {

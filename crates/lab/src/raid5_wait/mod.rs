@@ -1,8 +1,8 @@
-//! The experiment `raid5-wait`: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu,
-//! linux-raid, 2015). Writers that find no free stripe sleep; *before* all of them are woken when
-//! some are free, *mailed* one of those that wait for the same hash lock. With 64 threads on four
-//! ram disks the mail has +25 % to +262 % files a second, and 94 % less system time. It was taken
-//! back a year later because it could get stuck, which [`cache`]'s models find.
+//! The experiment `raid5-wait`: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan
+//! Liu, linux-raid, 2015). Writers that find no free stripe sleep; *before* all of them are woken
+//! when some are free, *mailed* one of those that wait for the same hash lock. With 64 threads on
+//! four ram disks the mail has +25 % to +262 % files a second, and 94 % less system time. It was
+//! taken back a year later because it could get stuck, which [`cache`]'s models find.
 //!
 //! ```text
 //! load: threads, files, sync --> array: Array, Writer --> shaped (before, mailed): cache --> raid5d --> members
@@ -136,8 +136,8 @@ fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     Ok(Measured { scene, samples })
 }
 
-/// Writes every place of the members once, so that no run has to find memory for them: zeroes, whose
-/// parity is zero. What an array keeps at their beginning stays as it is.
+/// Writes every place of the members once, so that no run has to find memory for them: zeroes,
+/// whose parity is zero. What an array keeps at their beginning stays as it is.
 fn fill(
     scene: &Scene,
     members: &[Arc<dyn Device>],

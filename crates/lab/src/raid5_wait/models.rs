@@ -41,8 +41,8 @@ fn full(scheme: Scheme, locks: usize, stripes: usize, user: &User) -> (Arc<Cache
     (Arc::new(cache), taken)
 }
 
-/// One thread waits for a stripe of lock 0. Four come back, one by one, that of lock 0 first: when it
-/// comes three quarters are still taken, and what comes later belongs to other locks.
+/// One thread waits for a stripe of lock 0. Four come back, one by one, that of lock 0 first: when
+/// it comes three quarters are still taken, and what comes later belongs to other locks.
 fn one_waiter(scheme: Scheme) {
     check(3, move || {
         let (own, waiter) = (user(), user());

@@ -1,5 +1,5 @@
-//! Drystone's own array: each writer submits bios in a context of its own, and no thread sleeps until
-//! it syncs.
+//! Drystone's own array: each writer submits bios in a context of its own, and no thread sleeps
+//! until it syncs.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl Drop for Ours {
     }
 }
 
-/// Keeps its bios, with what they write, for the next file: as a page cache keeps its pages, they are
-/// not copied to be submitted.
+/// Keeps its bios, with what they write, for the next file: as a page cache keeps its pages, they
+/// are not copied to be submitted.
 struct OursWriter<'a> {
     array: &'a Ours,
     cx: Context,

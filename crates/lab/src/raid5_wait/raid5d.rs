@@ -4,7 +4,8 @@
 //! Invariants:
 //! * A stripe in this thread's hands has a reference of its own until it is `done`; from its first
 //!   I/O to the last of its writes it is in nobody else's.
-//! * `valid` are the pages that hold what the members do. A page is away while its I/O is in flight.
+//! * `valid` are the pages that hold what the members do. A page is away while its I/O is in
+//!   flight.
 
 use std::sync::Arc;
 

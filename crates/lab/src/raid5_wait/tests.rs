@@ -36,8 +36,8 @@ fn full(scheme: Scheme, user: &User) -> Cache<()> {
 }
 
 /// Frees the stripes of `locks` while a thread waits for one of lock 0, those of lock 0 first and
-/// the others when it has looked again. Says how often the waiter slept, and whether it got a stripe
-/// without being rescued.
+/// the others when it has looked again. Says how often the waiter slept, and whether it got a
+/// stripe without being rescued.
 fn waits(scheme: Scheme) -> (u32, bool) {
     let (own, waiter) = (user(), user());
     let cache = full(scheme, &own);
@@ -128,7 +128,8 @@ fn stripes_with_work_are_not_free() {
 /// Bytes of a file here: no whole number of rows.
 const SMALL: usize = 700 << 10;
 
-/// Opens an array over RAM, lets threads write to it, and compares its members with what they wrote.
+/// Opens an array over RAM, lets threads write to it, and compares its members with what they
+/// wrote.
 fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
     let clock: Arc<dyn Clock> = SystemClock::new();
     let at = OpenEnv::new(1, clock);

@@ -16,8 +16,8 @@
 //!   holder's look at the staging lists. It then waits for the holder to run the queue again, once
 //!   that has issued what it has. (Linux comes again after 3 ms.)
 //!
-//! Invariant: a stager writes `staged`, then reads `dispatching`; a dispatcher clears `dispatching`,
-//! then reads `staged`; all four sequentially consistent. So no bio is stranded.
+//! Invariant: a stager writes `staged`, then reads `dispatching`; a dispatcher clears
+//! `dispatching`, then reads `staged`; all four sequentially consistent. So no bio is stranded.
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
-//! `blk-throttle` as Linux had it before the series of 2011: every bio, also of the root and of groups
-//! without a rule, takes the device's queue lock, looks its group up under it, is charged where a rule
-//! applies, and is counted under the group's lock of statistics.
+//! `blk-throttle` as Linux had it before the series of 2011: every bio, also of the root and of
+//! groups without a rule, takes the device's queue lock, looks its group up under it, is charged
+//! where a rule applies, and is counted under the group's lock of statistics.
 
 use std::sync::Arc;
 

@@ -1,14 +1,16 @@
-//! Throttles that Drystone does not have: one lock for every bio ([`Baseline`]), as Linux had it in 2011;
-//! the same only where a rule applies ([`Patched`]), as "blk-throttle: lockless bio processing for no
-//! throttle rule group" (Vivek Goyal, linux-kernel, 18 May 2011) makes it; and none ([`NoThrottle`]).
+//! Throttles that Drystone does not have: one lock for every bio ([`Baseline`]), as Linux had it in
+//! 2011; the same only where a rule applies ([`Patched`]), as "blk-throttle: lockless bio
+//! processing for no throttle rule group" (Vivek Goyal, linux-kernel, 18 May 2011) makes it; and
+//! none ([`NoThrottle`]).
 //!
-//! They read groups and limits from the product's ([`drystone_throttle::DeviceThrottle::bounds`]), count
-//! into the same `io.stat`, and hold limits by Linux's slices (`slice`) under the device's one lock. In two
-//! things they are kinder than Linux: a bio that a device takes in parts is charged as one, and what has
-//! to wait does so in its own channel, without the lock, in the order of its group there.
+//! They read groups and limits from the product's ([`drystone_throttle::DeviceThrottle::bounds`]),
+//! count into the same `io.stat`, and hold limits by Linux's slices (`slice`) under the device's
+//! one lock. In two things they are kinder than Linux: a bio that a device takes in parts is
+//! charged as one, and what has to wait does so in its own channel, without the lock, in the order
+//! of its group there.
 //!
-//! A stack gets one of them by type (`drystone_stack::live::open_with`), so the product has no branch
-//! for their sake.
+//! A stack gets one of them by type (`drystone_stack::live::open_with`), so the product has no
+//! branch for their sake.
 
 mod absent;
 mod baseline;

@@ -1,6 +1,6 @@
-//! The series of 2011: a bio's group is looked up by a read that takes no lock, and counted for its context
-//! alone; only where the group has a rule in the bio's direction the device's queue lock is taken, and the
-//! group charged, as before.
+//! The series of 2011: a bio's group is looked up by a read that takes no lock, and counted for its
+//! context alone; only where the group has a rule in the bio's direction the device's queue lock is
+//! taken, and the group charged, as before.
 //!
 //! Linux reads under RCU; here each channel keeps a copy and looks whether it is the current one
 //! ([`drystone_core::Published`]). What is charged is found by a second look-up, under the lock.

@@ -1,5 +1,5 @@
-//! What the device's one lock guards: the groups that there are, by what they are bound, and what was
-//! charged.
+//! What the device's one lock guards: the groups that there are, by what they are bound, and what
+//! was charged.
 //!
 //! Invariants:
 //! * Who has the lock and looks a group up has called [`Queue::refresh`] first.
@@ -17,7 +17,8 @@ use super::{QUEUE_LOCK, STATS_LOCK};
 
 /// What a discard is charged, as in Linux.
 const DISCARD_BYTES: u64 = 512;
-/// Nobody waits longer without a look, so that a limit that was raised is noticed (Linux: 8 slices).
+/// Nobody waits longer without a look, so that a limit that was raised is noticed (Linux: 8
+/// slices).
 const LONGEST_NS: Ns = 8 * SLICE_NS;
 
 /// A group on the device.
@@ -65,8 +66,8 @@ impl Queue {
         self.slices.resize(self.groups.len(), Default::default());
     }
 
-    /// Look the group of `bio` up and charge `bio` at every limit on its way; if one forbids that, the
-    /// time at which to ask again.
+    /// Look the group of `bio` up and charge `bio` at every limit on its way; if one forbids that,
+    /// the time at which to ask again.
     #[inline]
     pub(super) fn charge(&mut self, bio: &Bio, now: impl FnOnce() -> Ns) -> Result<(), Ns> {
         let direction = direction(bio);

@@ -1,5 +1,5 @@
-//! Linux's arithmetic of a limit (6.12): what may pass is counted in slices of 100 ms, the present one
-//! rounded up. In ns instead of jiffies.
+//! Linux's arithmetic of a limit (6.12): what may pass is counted in slices of 100 ms, the present
+//! one rounded up. In ns instead of jiffies.
 //!
 //! Invariants:
 //! * `bytes` and `ios` are what was charged since `start`.

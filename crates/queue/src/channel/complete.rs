@@ -36,8 +36,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.free_tags(env, freed);
     }
 
-    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one. False
-    /// if its bios wait to go apart.
+    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one.
+    /// False if its bios wait to go apart.
     #[inline(always)]
     pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
         let iostats = self.setup.config().iostats;
@@ -99,8 +99,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         ended.tag
     }
 
-    /// A request that failed, has several bios, or concerns the flush machine. False if its bios wait
-    /// to go apart.
+    /// A request that failed, has several bios, or concerns the flush machine. False if its bios
+    /// wait to go apart.
     #[cold]
     fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) -> bool {
         let Rest { kind, failure, mut bios } = self.flight.take_rest(slot, only);

@@ -1,7 +1,8 @@
-//! Exclusive dispatch: while the scheduler is empty, bios are dispatched without its turn until tags
-//! run out.
+//! Exclusive dispatch: while the scheduler is empty, bios are dispatched without its turn until
+//! tags run out.
 //!
-//! Invariant: bios that are left when tags run out, or the driver is busy, go to the shared scheduler.
+//! Invariant: bios that are left when tags run out, or the driver is busy, go to the shared
+//! scheduler.
 
 use super::RequestChannel;
 use super::sched_client::Dispatch;
@@ -55,8 +56,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.reserve(self.tags_for(requests))
     }
 
-    /// Merge what the call noted for the scheduler in trees of this channel's own, and dispatch it, if
-    /// there are tags for all.
+    /// Merge what the call noted for the scheduler in trees of this channel's own, and dispatch it,
+    /// if there are tags for all.
     #[inline(never)]
     pub(crate) fn dispatch_merged(&mut self, env: &mut Env) {
         let mut bios = self.sched.take_new();

@@ -210,8 +210,8 @@ impl InFlight {
         rq
     }
 
-    /// Until when a driver that was busy is not asked again. It said `until`; 0 is until a request that
-    /// it has completes, or for a while if it has none.
+    /// Until when a driver that was busy is not asked again. It said `until`; 0 is until a request
+    /// that it has completes, or for a while if it has none.
     pub(crate) fn busy_end(&self, until: Ns, now: impl FnOnce() -> Ns) -> Ns {
         match until {
             0 if self.is_any() => Ns::MAX,
@@ -232,7 +232,8 @@ impl InFlight {
         self.done.len()
     }
 
-    /// Take the requests that are done, for [`InFlight::end`]; then [`InFlight::all_ended`] follows.
+    /// Take the requests that are done, for [`InFlight::end`]; then [`InFlight::all_ended`]
+    /// follows.
     #[inline]
     pub(crate) fn take_done(&mut self) -> Vec<u32> {
         self.publish_started();
@@ -262,8 +263,8 @@ impl InFlight {
         self.scratch = done;
     }
 
-    /// The driver completed the request in `slot` as it was issued. If its run ends those before, they
-    /// are accounted at the time that `now` reads.
+    /// The driver completed the request in `slot` as it was issued. If its run ends those before,
+    /// they are accounted at the time that `now` reads.
     #[inline(always)]
     pub(crate) fn end_inline(
         &mut self,

@@ -1,5 +1,5 @@
-//! Inline completion: null and RAM devices do a bio in the call. An ordinary read or write that merges
-//! with no neighbour needs no request of its own.
+//! Inline completion: null and RAM devices do a bio in the call. An ordinary read or write that
+//! merges with no neighbour needs no request of its own.
 //!
 //! Invariants:
 //! * A bio is checked, counted and ended here as a request of it would be, while the channel has a
@@ -13,8 +13,8 @@ use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioList, Env, Status};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Do the bios at the beginning of `bios`, until the driver wants a request for one. Those that were
-    /// `submitted` just now have no time yet.
+    /// Do the bios at the beginning of `bios`, until the driver wants a request for one. Those that
+    /// were `submitted` just now have no time yet.
     #[inline]
     pub(crate) fn complete_inline(
         &mut self,

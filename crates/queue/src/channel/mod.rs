@@ -18,7 +18,8 @@
 //! ```
 //!
 //! A part that needs another one takes it as an argument, and returns what is to be done next. The
-//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the way, but no state.
+//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the way, but no
+//! state.
 
 mod complete;
 mod exclusive;
@@ -433,7 +434,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 more |= self.dispatch(env);
             }
             let idle = self.flight.done_count() == 0 && !more && !self.flight.has_inline();
-            // A context that found no tag while these were spare relies on a check after their return.
+            // A context that found no tag while these were spare relies on a check after their
+            // return.
             if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
             }
@@ -459,7 +461,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     #[cold]
     fn dispatch(&mut self, env: &mut Env) -> bool {
         if env.is_draining() {
-            // If the driver were busy, or a tag had to be waited for, the owner would not ask again.
+            // If the driver were busy, or a tag had to be waited for, the owner would not ask
+            // again.
             self.cancel_pending(env);
             return false;
         }

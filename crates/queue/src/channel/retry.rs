@@ -1,5 +1,5 @@
-//! Retries of the bios of a failed request, each by itself: so only those bios fail whose own sectors
-//! cannot be read or written.
+//! Retries of the bios of a failed request, each by itself: so only those bios fail whose own
+//! sectors cannot be read or written.
 //!
 //! Invariants:
 //! * A bio is tried again at most once: it merges with nothing afterwards.
@@ -10,8 +10,8 @@ use crate::driver::Driver;
 use crate::scheduler::Scheduler;
 use drystone_core::{BioFlags, BioList, Env, Status, mistake};
 
-/// Whether `status` tells of some sectors of a request, so that others may be good. Each other status
-/// tells of the whole device or operation: a retry would fail again, or take as long again.
+/// Whether `status` tells of some sectors of a request, so that others may be good. Each other
+/// status tells of the whole device or operation: a retry would fail again, or take as long again.
 fn is_of_sectors(status: Status) -> bool {
     matches!(status, Status::Medium | Status::IoError | Status::Protection)
 }
@@ -28,8 +28,8 @@ pub(crate) fn prepare_retry(bios: &mut BioList, status: Status) -> bool {
 }
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Retry the bios of a request that ended with `status`, if that may help any of them. They keep
-    /// their time of submission.
+    /// Retry the bios of a request that ended with `status`, if that may help any of them. They
+    /// keep their time of submission.
     #[cold]
     pub(crate) fn retry_each(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
         // An abandoned context has no submitter that waits, and no owner that would send them.

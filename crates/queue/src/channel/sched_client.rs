@@ -1,12 +1,13 @@
-//! A channel as a client of the scheduler that all channels of its device share: it hands bios over,
-//! runs the scheduler, and takes back units and bios that ended.
+//! A channel as a client of the scheduler that all channels of its device share: it hands bios
+//! over, runs the scheduler, and takes back units and bios that ended.
 //!
 //! A caller that gets the scheduler's turn does the work of the others, too (flat combining). So a
 //! unit of this channel may be dispatched, and with some drivers completed, in another context.
 //!
 //! Invariants:
-//! * `expected_remote` counts the bios of this channel that the scheduler has, or that it granted or
-//!   ended without the channel having seen it. The context's sum keeps its owner looking for them.
+//! * `expected_remote` counts the bios of this channel that the scheduler has, or that it granted
+//!   or ended without the channel having seen it. The context's sum keeps its owner looking for
+//!   them.
 //! * A bio here is in one place: to the scheduler, requeued, granted, to run, done for another
 //!   channel, or refused. All but granted ones are elsewhere when the call ends.
 //! * Requeued bios go to the scheduler before others, in their order, and nothing is issued before.
@@ -163,8 +164,8 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.to_scheduler.append(bios);
     }
 
-    /// How `bios` go for which there are tags while the scheduler has no work. Bios that go in order
-    /// are put in it.
+    /// How `bios` go for which there are tags while the scheduler has no work. Bios that go in
+    /// order are put in it.
     #[inline]
     pub(crate) fn plan<D: Driver>(
         &mut self,
@@ -226,8 +227,8 @@ impl<S: Scheduler> SchedulerClient<S> {
         }
     }
 
-    /// Hand over the noted bios and let the scheduler dispatch, if its turn is free. True if there is
-    /// more to do once what was granted is issued.
+    /// Hand over the noted bios and let the scheduler dispatch, if its turn is free. True if there
+    /// is more to do once what was granted is issued.
     #[inline]
     pub(crate) fn submit<D: Driver>(
         &mut self,
@@ -557,7 +558,8 @@ impl<S: Scheduler> SchedulerClient<S> {
     }
 
     /// The channel uses another hardware queue from now on: units granted with a tag of the old one
-    /// go back. At most one comes after this, because a dispatcher looks at `current_hctx` for each.
+    /// go back. At most one comes after this, because a dispatcher looks at `current_hctx` for
+    /// each.
     pub(crate) fn bounce_all<D: Driver>(&mut self, setup: &Setup<D, S>, env: &mut Env) {
         debug_assert!(self.granted.is_empty() && self.to_run.is_empty());
         while let Some(grant) = self.port.take_grant() {

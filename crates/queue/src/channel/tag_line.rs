@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * Spare tags belong to the set in use. They go back before the call ends that took them.
-//! * Tags are taken out of turn only while no channel waits in line at the set; the exception is the
-//!   shared scheduler's turn ([`TagLine::put_scheduler_first`]).
+//! * Tags are taken out of turn only while no channel waits in line at the set; the exception is
+//!   the shared scheduler's turn ([`TagLine::put_scheduler_first`]).
 //! * The wake message is here, in the line of the set, or on its way back. A channel that changes
 //!   its set leaves the message in the old line and makes a new one, so each set wakes it once.
 //! * The channel is a user of its set, and of each set in whose line a stale wait stands.
@@ -97,8 +97,8 @@ impl TagLine {
         self.spare.pop()
     }
 
-    /// Without a spare tag, take up to `want` unless a channel waits in line. True if a tag is spare
-    /// afterwards.
+    /// Without a spare tag, take up to `want` unless a channel waits in line. True if a tag is
+    /// spare afterwards.
     #[inline]
     pub(crate) fn reserve(&mut self, want: u32) -> bool {
         if self.spare.mask == 0 && !self.set.has_waiters() {
@@ -159,8 +159,8 @@ impl TagLine {
         any
     }
 
-    /// Give spare tags back, of which there are some. True if a channel waits, and [`TagLine::wake`]
-    /// must be called.
+    /// Give spare tags back, of which there are some. True if a channel waits, and
+    /// [`TagLine::wake`] must be called.
     #[inline]
     #[must_use]
     pub(crate) fn release_spare(&mut self) -> bool {

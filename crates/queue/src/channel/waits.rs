@@ -1,11 +1,11 @@
 //! Waits of a channel for its hardware queue: for the turn to take tags, and for other queues when
-//! their number changes (Linux `blk_mq_update_nr_hw_queues`, which freezes the whole queue; here each
-//! channel goes by itself).
+//! their number changes (Linux `blk_mq_update_nr_hw_queues`, which freezes the whole queue; here
+//! each channel goes by itself).
 //!
 //! Invariants:
 //! * A channel that is to use other queues begins no request. It takes them once none of its
-//!   requests is in flight; so a slot is used by one request at a time, and a polled request is found
-//!   on the queue where it is.
+//!   requests is in flight; so a slot is used by one request at a time, and a polled request is
+//!   found on the queue where it is.
 //! * Only the channel's own bios wait for the change, and units of it that a scheduler picked. The
 //!   context's pending work is processed as always.
 //! * The channel leaves a line for tags at once, but its message stays there until its turn comes,
@@ -30,8 +30,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.line_up(env);
     }
 
-    /// It is this channel's turn to take tags. Units of the shared scheduler wait for tags too, but not
-    /// in line: they go first every other turn, and always if the scheduler has been switched off.
+    /// It is this channel's turn to take tags. Units of the shared scheduler wait for tags too, but
+    /// not in line: they go first every other turn, and always if the scheduler has been switched
+    /// off.
     pub(super) fn tag_turn(&mut self, env: &mut Env) {
         self.tags.begin_turn(env);
         // A grant in the same delivery may have completed inline.
@@ -52,8 +53,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.end_turn(env);
     }
 
-    /// Whether completions of this channel will free the tags that it lacks, because no other channel
-    /// uses the set. If one begins to, the next completion finds out.
+    /// Whether completions of this channel will free the tags that it lacks, because no other
+    /// channel uses the set. If one begins to, the next completion finds out.
     pub(super) fn frees_for_itself(&self) -> bool {
         self.flight.is_any() && self.tags.set().users() == 1
     }

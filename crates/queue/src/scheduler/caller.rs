@@ -87,8 +87,8 @@ pub struct Outlet<'a> {
 }
 
 impl Outlet<'_> {
-    /// Where a unit of channel `home` that may go is to be put: for the caller's own driver queue (if
-    /// it is the caller's, or ends at once there), or for the channel that it came through.
+    /// Where a unit of channel `home` that may go is to be put: for the caller's own driver queue
+    /// (if it is the caller's, or ends at once there), or for the channel that it came through.
     /// [`Caller::grant_placed`] follows, before the next one is asked for.
     #[inline]
     pub fn place(&mut self, home: u32) -> &mut Unit {
@@ -145,8 +145,8 @@ impl<'a> Caller<'a> {
         Insertion::of(self.config)
     }
 
-    /// Reserve tags for `units` units. False if none of them can be dispatched; with several hardware
-    /// queues only the unit decides.
+    /// Reserve tags for `units` units. False if none of them can be dispatched; with several
+    /// hardware queues only the unit decides.
     #[inline]
     pub fn reserve_tags(&mut self, units: usize) -> bool {
         let any = self.out.tags.has_spare() || self.take_spare(units);
@@ -171,8 +171,8 @@ impl<'a> Caller<'a> {
         !self.moving || self.out.completes_inline
     }
 
-    /// Give back the tags that no unit needs, while no other context can be missing them. Where units
-    /// are run after the turn, one tag serves all of them and stays until then.
+    /// Give back the tags that no unit needs, while no other context can be missing them. Where
+    /// units are run after the turn, one tag serves all of them and stays until then.
     #[inline]
     pub(crate) fn free_spare(&mut self) {
         if !self.out.to_run.is_empty() || !self.out.tags.has_spare() {
@@ -343,8 +343,8 @@ impl<'a> Caller<'a> {
         self.out.port
     }
 
-    /// Borrow configuration and outlet together. Refreshes first, since only channels with an open port
-    /// may have bios here.
+    /// Borrow configuration and outlet together. Refreshes first, since only channels with an open
+    /// port may have bios here.
     #[inline]
     pub fn split(&mut self) -> (&Config, &mut Outlet<'a>) {
         self.refresh();

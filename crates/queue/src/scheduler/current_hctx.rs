@@ -1,5 +1,5 @@
-//! The hardware queue whose tags the units of a channel get, as any context finds it: none while the
-//! channel moves from one queue to another.
+//! The hardware queue whose tags the units of a channel get, as any context finds it: none while
+//! the channel moves from one queue to another.
 //!
 //! Invariants:
 //! * The channel's context alone writes it.
@@ -26,8 +26,8 @@ impl CurrentHctx {
         CurrentHctx(AtomicU64::new(pack(hctx, hint)))
     }
 
-    /// Take no tags for the channel from now on. A dispatcher that read the queue before may grant it
-    /// one more.
+    /// Take no tags for the channel from now on. A dispatcher that read the queue before may grant
+    /// it one more.
     pub(crate) fn leave(&self) {
         self.0.store(MOVING, Relaxed);
     }

@@ -86,8 +86,8 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         place: Place,
     ) -> bool;
 
-    /// How `bios` are dispatched that come at `now` while the scheduler has no work and tags are free.
-    /// Only [`Exclusive::InOrder`] changes them. A scheduler that says `No` sees every bio.
+    /// How `bios` are dispatched that come at `now` while the scheduler has no work and tags are
+    /// free. Only [`Exclusive::InOrder`] changes them. A scheduler that says `No` sees every bio.
     #[inline]
     fn exclusive(
         &self,

@@ -271,8 +271,8 @@ impl Aged {
         Aged { rig, other }
     }
 
-    /// The context reads the clock, and then `age` goes by. What ended for it is not reaped, because
-    /// a reap would have the first device do what is due.
+    /// The context reads the clock, and then `age` goes by. What ended for it is not reaped,
+    /// because a reap would have the first device do what is due.
     fn age(&mut self, age: u64) {
         let mut list = BioList::new();
         list.push(read(0, 1));
@@ -318,8 +318,9 @@ fn times_to_end(is_cached: bool, plugged: Option<u64>) -> Vec<u64> {
     (0..100).map(one).collect()
 }
 
-/// With a reading for each call every request has its whole time. One that is shared makes it shorter
-/// by its age, in the last round as in the first; how long a plug stays open makes no difference.
+/// With a reading for each call every request has its whole time. One that is shared makes it
+/// shorter by its age, in the last round as in the first; how long a plug stays open makes no
+/// difference.
 #[test]
 fn time_outs_do_not_drift_with_shared_readings() {
     for plugged in [None, Some(AGE_BOUND_NS / 2), Some(30 * MS)] {
@@ -396,8 +397,8 @@ fn expiry(is_cached: bool, ages: (u64, u64)) -> u64 {
     late
 }
 
-/// With a reading for each call a read is late when its 3 ms are over, to the nanosecond. A shared one
-/// moves that by its age, at the one end or the other, and by nothing else.
+/// With a reading for each call a read is late when its 3 ms are over, to the nanosecond. A shared
+/// one moves that by its age, at the one end or the other, and by nothing else.
 #[test]
 fn read_expire_does_not_drift_with_shared_readings() {
     let oldest = AGE_BOUND_NS - 1;

@@ -1,8 +1,8 @@
 //! The write-intent bitmap as the members have it, and as it is to be.
 //!
 //! Invariants:
-//! * A page that is not dirty is durable on all members as it is here, but for members that want all
-//!   of it (`Disk::wants_bitmap`).
+//! * A page that is not dirty is durable on all members as it is here, but for members that want
+//!   all of it (`Disk::wants_bitmap`).
 //! * The header vouches for the bits, so it is written after those that were set before, and before
 //!   those that are cleared.
 
@@ -40,8 +40,8 @@ pub(crate) struct BitmapStorage {
 }
 
 impl BitmapStorage {
-    /// The bitmap of an array that is to be written, as `assembly` says it is to be used. `headers` are
-    /// those of `disks`.
+    /// The bitmap of an array that is to be written, as `assembly` says it is to be used. `headers`
+    /// are those of `disks`.
     ///
     /// # Errors
     /// No member in sync has one that can be read, or its size cannot be. One sentence.
@@ -241,8 +241,8 @@ fn bytes_on(disk: &Disk, header: &BitmapHeader) -> usize {
     bytes.next_multiple_of(disk.block_bytes()) as usize
 }
 
-/// The bits must not lie where something else is. Every member is given the bitmap of `header`, whatever a
-/// header of its own says.
+/// The bits must not lie where something else is. Every member is given the bitmap of `header`,
+/// whatever a header of its own says.
 fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
     if disk.places.bitmap().map_err(wrong)?.is_none() {

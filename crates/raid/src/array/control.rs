@@ -112,7 +112,8 @@ impl Request {
         }
     }
 
-    /// Have it not done, if the manager has not begun it. False if it has: it then goes on. Any thread.
+    /// Have it not done, if the manager has not begun it. False if it has: it then goes on. Any
+    /// thread.
     pub fn give_up(&self, locks: &LockCounters) -> bool {
         let mut progress = self.progress.lock(locks);
         match *progress {

@@ -94,9 +94,9 @@ impl ManagerQueue {
     }
 }
 
-/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array, which stops by itself
-/// some time after the last of them was dropped, if nobody has stopped it. Its manager has to run for
-/// writes to begin.
+/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array, which stops by
+/// itself some time after the last of them was dropped, if nobody has stopped it. Its manager has
+/// to run for writes to begin.
 #[derive(Clone)]
 pub struct Array {
     queue: Arc<ManagerQueue>,
@@ -124,8 +124,8 @@ impl Array {
         &self.queue.shared
     }
 
-    /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became of
-    /// it. Any thread.
+    /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became
+    /// of it. Any thread.
     pub fn request(&self, command: Command) -> Arc<Request> {
         self.queue.request(command)
     }
@@ -135,7 +135,8 @@ impl Array {
         self.queue.status.lock(&self.queue.status_locks).clone()
     }
 
-    /// Ranges that may have been wrong when it was started; nothing, unless that was forced. Any thread.
+    /// Ranges that may have been wrong when it was started; nothing, unless that was forced. Any
+    /// thread.
     pub fn doubtful_ranges(&self) -> Option<&DoubtfulRanges> {
         self.queue.findings.suspects.as_ref()
     }
@@ -146,8 +147,8 @@ impl Array {
         &self.queue.findings.left_out
     }
 
-    /// Damage that was found when it was started, of members that take part all the same, one sentence
-    /// each. Any thread.
+    /// Damage that was found when it was started, of members that take part all the same, one
+    /// sentence each. Any thread.
     pub fn notices(&self) -> &[String] {
         &self.queue.findings.notices
     }

@@ -88,8 +88,8 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// A device with this superblock, as what it is in the array and with so much of it in sync. Reads its list of
-    /// bad blocks, and waits for that.
+    /// A device with this superblock, as what it is in the array and with so much of it in sync.
+    /// Reads its list of bad blocks, and waits for that.
     ///
     /// # Errors
     /// Parts of it lie where they cannot be, or its list cannot be read. One sentence.

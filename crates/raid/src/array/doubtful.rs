@@ -1,8 +1,8 @@
 //! Ranges that may hold wrong data in an array that was started by force.
 //!
-//! Two things can be: blocks that are computed from parity that may not fit, since the array was not
-//! stopped cleanly and no log says what it should be; and, once a member was forced in that had not
-//! kept up, its blocks, and what is computed with them.
+//! Two things can be: blocks that are computed from parity that may not fit, since the array was
+//! not stopped cleanly and no log says what it should be; and, once a member was forced in that had
+//! not kept up, its blocks, and what is computed with them.
 
 use crate::ids::Role;
 use crate::layout::Layout;
@@ -13,12 +13,12 @@ use std::ops::Range;
 
 /// Most ranges that are told in words.
 const TOLD_MAX: usize = 20;
-/// Most ranges that are counted: where all that a member holds is suspect there is one in each row, and this is
-/// told to people who ask again and again.
+/// Most ranges that are counted: where all that a member holds is suspect there is one in each row,
+/// and this is told to people who ask again and again.
 const COUNTED_MAX: usize = 10_000;
 
-/// Parts of an array that may be wrong. Where the bitmap does not tell, that is all that members hold
-/// who are not there, or were forced in.
+/// Parts of an array that may be wrong. Where the bitmap does not tell, that is all that members
+/// hold who are not there, or were forced in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoubtfulRanges {
     layout: Layout,
@@ -30,8 +30,9 @@ pub struct DoubtfulRanges {
 }
 
 impl DoubtfulRanges {
-    /// Of an array `now`, which was `found` before members were forced in. `set`: the member sectors that
-    /// a bitmap marks that is as fresh as the array; `is_logged`: logs have told all that parity should be.
+    /// Of an array `now`, which was `found` before members were forced in. `set`: the member
+    /// sectors that a bitmap marks that is as fresh as the array; `is_logged`: logs have told all
+    /// that parity should be.
     pub(super) fn of(
         (found, now): (&Assembly, &Assembly),
         set: Option<Vec<Range<u64>>>,
@@ -79,8 +80,8 @@ impl DoubtfulRanges {
         self.by_bitmap
     }
 
-    /// The rows that are touched, each once. An array has many: where nothing is suspect in any of a
-    /// stretch of rows, or all is in all of them, they are passed at once, so that each range is
+    /// The rows that are touched, each once. An array has many: where nothing is suspect in any of
+    /// a stretch of rows, or all is in all of them, they are passed at once, so that each range is
     /// found in few steps.
     fn rows(&self) -> impl Iterator<Item = Rows> + '_ {
         let chunk = self.layout.chunk_sectors();
@@ -108,7 +109,8 @@ impl DoubtfulRanges {
         })
     }
 
-    /// The end of the rows from `row` on that `range` marks whole, and in which the same roles are suspect.
+    /// The end of the rows from `row` on that `range` marks whole, and in which the same roles are
+    /// suspect.
     fn alike_below(&self, range: &Range<u64>, row: u64) -> u64 {
         let chunk = self.layout.chunk_sectors();
         if range.start > row * chunk {

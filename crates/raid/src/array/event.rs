@@ -17,7 +17,8 @@ pub enum Failed {
     Gone,
     /// It did not take a write at this byte, and the write cannot be put on its bad block list.
     Write(u64),
-    /// Its data at this byte can neither be read nor computed, and cannot be put on its bad block list.
+    /// Its data at this byte can neither be read nor computed, and cannot be put on its bad block
+    /// list.
     Read(u64),
     /// It did not flush.
     Flush,

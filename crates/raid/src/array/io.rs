@@ -112,7 +112,8 @@ impl Io {
         }
     }
 
-    /// Read so many bytes from `sector` on, wherever that lies in a block of `block_bytes` of the device.
+    /// Read so many bytes from `sector` on, wherever that lies in a block of `block_bytes` of the
+    /// device.
     pub(crate) fn read_in_blocks(
         &mut self,
         (device, block_bytes): (DevIndex, u32),

@@ -1,5 +1,5 @@
-//! Writes that an array's journal holds and its members lack. A journal is not replayed, so such an array is not read
-//! unless somebody insists.
+//! Writes that an array's journal holds and its members lack. A journal is not replayed, so such an
+//! array is not read unless somebody insists.
 
 use super::disk::Disk;
 use super::io::Io;
@@ -12,7 +12,8 @@ use std::ops::Range;
 /// Most ranges of bytes that are named.
 const TOLD_MAX: usize = 10;
 
-/// The writes of the journal that the members lack, in a sentence; nothing if they have all of them.
+/// The writes of the journal that the members lack, in a sentence; nothing if they have all of
+/// them.
 pub(super) fn what_members_lack(
     io: &mut Io,
     disks: &[Disk],
@@ -50,12 +51,13 @@ fn lacks(io: &mut Io, disks: &[Disk], journal: &Journal, sector: u64, logged: &L
             _ => return true,
         }
     }
-    // A block that is missing is computed from the others, which fit once the parity is that of the journal.
+    // A block that is missing is computed from the others, which fit once the parity is that of the
+    // journal.
     !is_known && !logged.has_parity
 }
 
-/// Array sectors of blocks that are not what they should be. Where members are missing, what is computed with
-/// the stripe may be wrong too.
+/// Array sectors of blocks that are not what they should be. Where members are missing, what is
+/// computed with the stripe may be wrong too.
 fn stale(layout: &Layout, sector: u64, logged: &Logged, is_degraded: bool) -> Vec<u64> {
     let row = layout.row_at(sector);
     let slots = (0..layout.data_disks())

@@ -1,7 +1,7 @@
 //! Arrays found on devices, and started.
 //!
-//! Nothing is written here but parity that logs say is to be put right: the manager puts on record what
-//! has changed (a member that is missing) before it lets the first write pass.
+//! Nothing is written here but parity that logs say is to be put right: the manager puts on record
+//! what has changed (a member that is missing) before it lets the first write pass.
 
 use super::bitmap::BitmapStorage;
 use super::device::{Array, Findings, ManagerQueue};
@@ -30,8 +30,8 @@ pub struct Opened {
     pub manager: Manager,
 }
 
-/// The contents of `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them. Reads, and
-/// waits for that. A device that cannot be read is one without a superblock.
+/// The contents of `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them.
+/// Reads, and waits for that. A device that cannot be read is one without a superblock.
 ///
 /// # Errors
 /// A device cannot be opened; the message says why.
@@ -45,12 +45,12 @@ pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<C
     Ok((io.ctx, found))
 }
 
-/// Start the array that `found` says of `devices`, in the order of the candidates. It is only read if
-/// a device can only be read, as in Linux.
+/// Start the array that `found` says of `devices`, in the order of the candidates. It is only read
+/// if a device can only be read, as in Linux.
 ///
 /// # Errors
-/// It must not start, or not be written; a device cannot be opened, or its list of bad blocks not be
-/// read. One sentence.
+/// It must not start, or not be written; a device cannot be opened, or its list of bad blocks not
+/// be read. One sentence.
 pub fn open(
     ctx: Context,
     devices: &[Arc<dyn Device>],
@@ -113,7 +113,8 @@ pub fn open(
     Ok(Opened { array: Array::new(queue), manager })
 }
 
-/// The journal, if there is one, holds nothing that the members lack, or what may be stale is what this says.
+/// The journal, if there is one, holds nothing that the members lack, or what may be stale is what
+/// this says.
 ///
 /// # Errors
 /// Something may be stale, and nobody insists.
@@ -260,8 +261,9 @@ fn conf(
     }))
 }
 
-/// Make the new array that `plan` says of `devices`, and say what is then found on them, as [`find`]
-/// does; it is not read back, since a device may be one that keeps nothing. A member's superblock is written when all else is durable, so what is cut short is no array.
+/// Make the new array that `plan` says of `devices`, and say what is then found on them, as
+/// [`find`] does; it is not read back, since a device may be one that keeps nothing. A member's
+/// superblock is written when all else is durable, so what is cut short is no array.
 ///
 /// # Errors
 /// A device cannot be opened or written; the message names it.

@@ -25,7 +25,8 @@ pub struct ArrayOptions {
 /// Tells seconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Hears of an event, from whoever opens the array and from the manager's thread, which wait until it returns.
+/// Hears of an event, from whoever opens the array and from the manager's thread, which wait until
+/// it returns.
 pub type EventSink = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
 
 /// Stripes of the cache where nothing else is asked for: 4 KiB of each member each.

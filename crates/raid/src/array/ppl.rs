@@ -1,10 +1,10 @@
-//! Partial parity logs at the start of an array (`ppl_load`): what they say of parity is put right, if
-//! the array was not stopped cleanly, and then they are made empty.
+//! Partial parity logs at the start of an array (`ppl_load`): what they say of parity is put right,
+//! if the array was not stopped cleanly, and then they are made empty.
 //!
 //! Invariants:
-//! * Nothing is written before all logs are read. Blocks of parity first, then empty headers, then the
-//!   superblocks: a crash between two of them is as one before all of them, since parity that was put
-//!   right once comes out the same again.
+//! * Nothing is written before all logs are read. Blocks of parity first, then empty headers, then
+//!   the superblocks: a crash between two of them is as one before all of them, since parity that
+//!   was put right once comes out the same again.
 //! * An array that is only read writes nothing: it sees the blocks that would be written.
 //! * A block is computed only from members that are in sync there. What a missing one was being
 //!   written is lost; what nobody wrote is not.
@@ -23,9 +23,9 @@ use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// `resync_offset` of a dirty array whose logs do not make it whole, for it has to be resynced for another reason
-/// (it is new, or members of two ages were put together). Linux ends a resync by its logs only where this is 0
-/// (`raid5-ppl.c`, `ppl_init_log`), and begins it here else.
+/// `resync_offset` of a dirty array whose logs do not make it whole, for it has to be resynced for
+/// another reason (it is new, or members of two ages were put together). Linux ends a resync by its
+/// logs only where this is 0 (`raid5-ppl.c`, `ppl_init_log`), and begins it here else.
 pub(super) const RESYNC_PENDING: u64 = STRIPE_SECTORS;
 /// Most bytes of an area that are written at once.
 const WRITE_BYTES: usize = 128 << 10;
@@ -115,8 +115,8 @@ impl Replay {
         self.entries > 0 && !self.is_wrong && assembly.resync_from == Some(0)
     }
 
-    /// Take in an entry of the log of a disk. `partial`: where its partial parity begins, and where its
-    /// area ends.
+    /// Take in an entry of the log of a disk. `partial`: where its partial parity begins, and where
+    /// its area ends.
     ///
     /// # Errors
     /// It makes no sense, or something cannot be read; one sentence.
@@ -192,8 +192,8 @@ fn partial_parity(
     }
 }
 
-/// A block of parity by the log. Nothing, if a member that it would be computed from is missing, or its
-/// own is; `None` if something cannot be read.
+/// A block of parity by the log. Nothing, if a member that it would be computed from is missing, or
+/// its own is; `None` if something cannot be read.
 #[allow(clippy::option_option)]
 fn parity(
     io: &mut Io,
@@ -227,8 +227,8 @@ fn read_at(
     io.read(disk.index, sector, bytes).map(|block| block.to_vec())
 }
 
-/// All logs can be written: what begins each of them is written again as it is, or as zeroes where it cannot be
-/// read, which tell as little.
+/// All logs can be written: what begins each of them is written again as it is, or as zeroes where
+/// it cannot be read, which tell as little.
 ///
 /// # Errors
 /// One cannot: the start ends, and has changed nothing.

@@ -15,11 +15,11 @@
 //! * `SET` becomes `CLEAN` only if it was not used at the beginning of the pass, nor is at its end;
 //!   between the two the manager has the turn at every shard, and finds no write under way. A write
 //!   that began before is found; one that begins later has marked the word as used.
-//! * The bit is cleared on the members after its word is `CLEAN`, and by the thread that sets bits, so
-//!   it is never cleared behind a word that is `SET` again.
+//! * The bit is cleared on the members after its word is `CLEAN`, and by the thread that sets bits,
+//!   so it is never cleared behind a word that is `SET` again.
 //!
-//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. What a
-//! pass took back is seen in every turn after the next pass had that shard's.
+//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. What
+//! a pass took back is seen in every turn after the next pass had that shard's.
 
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::mistake;
@@ -130,8 +130,8 @@ impl Bitmap {
         self.replace(word, SET);
     }
 
-    /// Is the bit to be cleared, if no write is under way? Not if it was used since this was asked last,
-    /// or the chunk is to be synchronised.
+    /// Is the bit to be cleared, if no write is under way? Not if it was used since this was asked
+    /// last, or the chunk is to be synchronised.
     pub(crate) fn is_unused(&self, word: usize) -> bool {
         match self.words[word].load(Acquire) {
             SET => true,

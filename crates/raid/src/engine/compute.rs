@@ -20,7 +20,8 @@ pub(crate) struct Arithmetic<'a> {
     pub(crate) blocks: &'a mut Blocks,
 }
 
-/// `with` gets `len` things as a list, short if they are few: all of it is written before it is filled.
+/// `with` gets `len` things as a list, short if they are few: all of it is written before it is
+/// filled.
 fn listed<S: Copy + Default, T>(
     len: u32,
     all: impl Iterator<Item = S>,

@@ -1,11 +1,11 @@
-//! The configuration of an array for its contexts: published as a whole, copied by each channel, read again when
-//! its epoch has changed.
+//! The configuration of an array for its contexts: published as a whole, copied by each channel,
+//! read again when its epoch has changed.
 //!
 //! Invariants:
 //! * A failed member is left out only of a configuration that is published after the failure is on
 //!   record on the members that are left. So whatever is written by a configuration is found again.
-//! * State that moves while I/O goes on (how far a member is rebuilt, how far parity is known to fit) is in
-//!   atomics, which the manager alone writes, after what they promise has happened.
+//! * State that moves while I/O goes on (how far a member is rebuilt, how far parity is known to
+//!   fit) is in atomics, which the manager alone writes, after what they promise has happened.
 
 use super::bitmap::Bitmap;
 use super::plan::RmwLevel;
@@ -55,7 +55,8 @@ pub(crate) struct Member {
     pub(crate) in_sync_below: Arc<AtomicU64>,
     /// Sectors of the device that cannot be read.
     pub(crate) bad_blocks: Arc<BadBlocks>,
-    /// A write has failed since the start: bad blocks are not written to again (Linux `WriteErrorSeen`).
+    /// A write has failed since the start: bad blocks are not written to again (Linux
+    /// `WriteErrorSeen`).
     pub(crate) write_error: bool,
     /// Where its partial parity log is, if the array has them.
     pub(crate) log: Option<LogArea>,
@@ -218,8 +219,8 @@ impl Conf {
         }
     }
 
-    /// Roles whose block at a member sector is to be right when it changes: those of [`Conf::writable`],
-    /// and of replacements.
+    /// Roles whose block at a member sector is to be right when it changes: those of
+    /// [`Conf::writable`], and of replacements.
     #[inline]
     pub(crate) fn kept(&self, sector: u64) -> Roles {
         if self.special.is_empty() {

@@ -1,5 +1,6 @@
-//! The partial parity log as contexts write it (`raid5-ppl.c`): before the blocks of a stripe go to the
-//! members, what the other blocks say of its parity goes to the log of the member with the parity.
+//! The partial parity log as contexts write it (`raid5-ppl.c`): before the blocks of a stripe go to
+//! the members, what the other blocks say of its parity goes to the log of the member with the
+//! parity.
 //!
 //! ```text
 //! stripes, parity computed --tickets--> queue -> log write -> back to the shards: member writes
@@ -7,15 +8,15 @@
 //!                                         '------- flushes <- tickets, all done ------'
 //! ```
 //!
-//! Each member has one log, with a turn of its own as shards have. A *ticket* is a stripe's place in
-//! it: a bio that goes there and back twice, and has the partial parity on its first way.
+//! Each member has one log, with a turn of its own as shards have. A *ticket* is a stripe's place
+//! in it: a bio that goes there and back twice, and has the partial parity on its first way.
 //!
 //! Invariants:
-//! * At most one log write is in flight for a member. The next one begins only after all stripes of the
-//!   one before are done, and what the members have of them is durable. So of a member's log only the
-//!   newest header matters.
-//! * A header is written at the area's start, over the one before, with a higher generation than any
-//!   other in the area: that is right for areas with one header and for rings of several.
+//! * At most one log write is in flight for a member. The next one begins only after all stripes of
+//!   the one before are done, and what the members have of them is durable. So of a member's log
+//!   only the newest header matters.
+//! * A header is written at the area's start, over the one before, with a higher generation than
+//!   any other in the area: that is right for areas with one header and for rings of several.
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
 
 use super::conf::{LogArea, Member, PplConf};
@@ -33,8 +34,8 @@ const DONE: u64 = 1 << 63;
 
 /// Tickets of stripes that are done, to be used again: with the memory that they have.
 ///
-/// A channel keeps a few. What it has beyond that goes to `common`, for channels that have none: who
-/// makes a ticket and who ends it are not the same.
+/// A channel keeps a few. What it has beyond that goes to `common`, for channels that have none:
+/// who makes a ticket and who ends it are not the same.
 pub(crate) struct Spares {
     own: Vec<Ticket>,
     common: Arc<CommonSpares>,
@@ -80,13 +81,13 @@ impl Default for Spares {
     }
 }
 
-/// See the module's text. As a bio it is a flush, which shards get for nothing else; its bytes are those
-/// of the partial parity in its buffer, which it keeps when there is none of that any more.
+/// See the module's text. As a bio it is a flush, which shards get for nothing else; its bytes are
+/// those of the partial parity in its buffer, which it keeps when there is none of that any more.
 pub(crate) struct Ticket(Box<Bio>);
 
 impl Ticket {
-    /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data slots
-    /// `slots` are written. It has no partial parity, which is right if that is all of them.
+    /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data
+    /// slots `slots` are written. It has no partial parity, which is right if that is all of them.
     pub(crate) fn new(
         spares: &mut Spares,
         stripe: StripeId,
@@ -331,8 +332,8 @@ impl Log {
         self.phase = Phase::Flushing(out.io.len() - before);
     }
 
-    /// Write a header, and the partial parity of as many stripes as there is room for; for a replacement
-    /// too, which may take the member's place before they are done.
+    /// Write a header, and the partial parity of as many stripes as there is room for; for a
+    /// replacement too, which may take the member's place before they are done.
     fn begin_round(
         &mut self,
         turn: &TurnInput<'_>,

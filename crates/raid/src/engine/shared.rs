@@ -183,7 +183,8 @@ impl Shared {
         conf.is_suspended && self.is_quiet_since(conf.suspended_since)
     }
 
-    /// Nothing of the array's I/O is in flight since a suspension. Has those look who have not said so.
+    /// Nothing of the array's I/O is in flight since a suspension. Has those look who have not said
+    /// so.
     pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
         self.all_say(|port| port.quiesced.is_since(epoch))
     }
@@ -311,13 +312,14 @@ impl Shared {
         self.visit(locks, |shard| shard.under_way(bitmap).for_each(|word| bitmap.keep(word)));
     }
 
-    /// Turns that had begun have ended: from now on nobody works by an earlier configuration than that of now.
+    /// Turns that had begun have ended: from now on nobody works by an earlier configuration than
+    /// that of now.
     pub(crate) fn pass_turns(&self, locks: &LockCounters) {
         self.visit(locks, |_| {});
     }
 
-    /// No write is on its way to device `number`, or to any; if the configuration has the device no more,
-    /// there will be none. Otherwise has channels look. Waits for each turn.
+    /// No write is on its way to device `number`, or to any; if the configuration has the device no
+    /// more, there will be none. Otherwise has channels look. Waits for each turn.
     pub(crate) fn writes_have_ended(
         &self,
         number: Option<MemberNumber>,

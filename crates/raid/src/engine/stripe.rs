@@ -115,8 +115,8 @@ pub(crate) struct Stripe {
 }
 
 /// Blocks for `disks` members. They are one mapping, so that a cache that becomes smaller gives its
-/// memory back to the system, and next to each other: an allocator has a page of its own before each
-/// aligned page. Where no mapping is to be had they are allocated.
+/// memory back to the system, and next to each other: an allocator has a page of its own before
+/// each aligned page. Where no mapping is to be had they are allocated.
 fn new_blocks(disks: usize) -> Blocks {
     let arena = Arena::new(disks * BLOCK_BYTES);
     let block = |_| {
@@ -200,8 +200,8 @@ impl Stripe {
         Arithmetic { parity: turn.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
     }
 
-    /// Roles of pending writes that may go together: all; of a stripe that is logged the first that lie
-    /// side by side in the array.
+    /// Roles of pending writes that may go together: all; of a stripe that is logged the first that
+    /// lie side by side in the array.
     pub(crate) fn writes_together(&self, is_logged: bool) -> Roles {
         let all: Roles = self.writes.iter().map(|piece| piece.role).collect();
         let slots = 0..self.data.len();

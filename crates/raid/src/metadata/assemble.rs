@@ -4,12 +4,14 @@
 //! The freshest superblock F, the one with the most events, decides what each device is:
 //! 1. A member counts if its events are those of F or one less. An array that stops being written
 //!    takes one event back, so one less is no sign of age.
-//! 2. Its role is what F's table says of its number, never its own: a member that failed in F's last
-//!    update is one behind, believes itself to be good, and holds old data.
-//! 3. A member of another geometry and fewer events is from before the array was changed, and is left out.
-//! 4. A member that calls F's device failed saw another history and is left out. Of histories of as many events
-//!    the one that was written last counts, then the one that more members share.
-//! 5. In what the order of the devices has no say: what others of as many events say counts too (`equal.rs`).
+//! 2. Its role is what F's table says of its number, never its own: a member that failed in F's
+//!    last update is one behind, believes itself to be good, and holds old data.
+//! 3. A member of another geometry and fewer events is from before the array was changed, and is
+//!    left out.
+//! 4. A member that calls F's device failed saw another history and is left out. Of histories of as
+//!    many events the one that was written last counts, then the one that more members share.
+//! 5. In what the order of the devices has no say: what others of as many events say counts too
+//!    (`equal.rs`).
 
 mod candidate;
 mod equal;
@@ -50,7 +52,8 @@ pub enum Member {
     Stale {
         /// The device.
         device: usize,
-        /// The bitmap marks all that it has missed, so it can be added again without rebuilding all.
+        /// The bitmap marks all that it has missed, so it can be added again without rebuilding
+        /// all.
         by_bitmap: bool,
     },
     /// It is there and has failed.
@@ -113,8 +116,8 @@ pub enum Start {
     Whole,
     /// It lacks members, and has lost nothing.
     Degraded {
-        /// Members are missing that were never marked as failed, so they may still appear: it should start only if
-        /// the user says so. One sentence.
+        /// Members are missing that were never marked as failed, so they may still appear: it
+        /// should start only if the user says so. One sentence.
         unexpected: Option<String>,
     },
     /// Only if what the sentence names may be lost.
@@ -138,7 +141,8 @@ impl fmt::Display for Start {
 /// An array as its devices tell it.
 #[derive(Clone, Debug)]
 pub struct Assembly {
-    /// The freshest superblock: name, identity, events, sizes; with the worst that others of as many events say.
+    /// The freshest superblock: name, identity, events, sizes; with the worst that others of as
+    /// many events say.
     pub fresh: Superblock,
     /// Where superblocks stand.
     pub minor: Minor,
@@ -156,7 +160,8 @@ pub struct Assembly {
     pub left_out: Vec<(usize, String)>,
     /// Roles whose members are not there, with the device that had the role before them.
     replaced: Vec<(usize, usize)>,
-    /// Devices whose own superblock has the flag of [`Superblock::has_error_flag`] on them, each with its number.
+    /// Devices whose own superblock has the flag of [`Superblock::has_error_flag`] on them, each
+    /// with its number.
     self_flagged: Vec<(usize, u32)>,
     /// `None`: parity is right everywhere; else the member sector from which on it may not be.
     pub resync_from: Option<u64>,
@@ -178,10 +183,10 @@ impl Assembly {
         self.fresh.used()
     }
 
-    /// Where too few members are in sync, take in those that have not kept up, the ones with the most
-    /// events first, until there are enough, and all that are as old as the last of these (mdadm's
-    /// `--assemble --force`). If there are members to spare then, parity may not fit. Changes nothing
-    /// where that is not needed, or does not help.
+    /// Where too few members are in sync, take in those that have not kept up, the ones with the
+    /// most events first, until there are enough, and all that are as old as the last of these
+    /// (mdadm's `--assemble --force`). If there are members to spare then, parity may not fit.
+    /// Changes nothing where that is not needed, or does not help.
     pub fn force(&mut self, candidates: &[Candidate]) {
         start::force(self, candidates);
     }
@@ -191,8 +196,8 @@ impl Assembly {
         start::journal_gap(self, candidates)
     }
 
-    /// A device that takes no part was replaced by one that is not among the candidates: who knows that one
-    /// has a whole array.
+    /// A device that takes no part was replaced by one that is not among the candidates: who knows
+    /// that one has a whole array.
     pub fn has_replaced(&self) -> bool {
         !self.replaced.is_empty()
     }
@@ -297,8 +302,9 @@ fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     all.filter(agrees).count()
 }
 
-/// The candidate with the most events; a member before a spare. Of equals the one that was written last, then
-/// the one with whom more agree, then one that can be used, then the one with the lowest number.
+/// The candidate with the most events; a member before a spare. Of equals the one that was written
+/// last, then the one with whom more agree, then one that can be used, then the one with the lowest
+/// number.
 fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
     let rank = |candidate: &Candidate| {
         let (_, found) = superblock(candidate)?;
@@ -428,8 +434,8 @@ impl Assembly {
         })
     }
 
-    /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in words;
-    /// empty if there are none.
+    /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in
+    /// words; empty if there are none.
     fn flagged(&self) -> String {
         let by_fresh = 0..self.fresh.roles.len() as u32;
         let by_fresh = by_fresh.filter(|number| self.fresh.has_error_flag(*number));
@@ -491,9 +497,9 @@ impl Assembly {
     /// A contradiction between a superblock and that of the array.
     fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
-        // A spare is told of a new size with its role, which a crash may keep from it. A crash while the size changes
-        // leaves members that were not told of it: they are one event behind. An array with a journal cannot be
-        // resized.
+        // A spare is told of a new size with its role, which a crash may keep from it. A crash
+        // while the size changes leaves members that were not told of it: they are one event
+        // behind. An array with a journal cannot be resized.
         let is_new = matches!(fresh.role_of(own.dev_number), DevRole::Active(_));
         if own.role() == DevRole::Spare && is_new && size != fresh.size {
             return self.no_room(candidate, own);
@@ -521,8 +527,8 @@ impl Assembly {
         Some(format!("it was not told that {} sectors of it are used: {why}", self.fresh.size))
     }
 
-    /// The advice about devices of another history, if there are any: they can be used together if the device
-    /// that this one goes by is left out.
+    /// The advice about devices of another history, if there are any: they can be used together if
+    /// the device that this one goes by is left out.
     fn other_histories(&self, candidates: &[Candidate]) -> String {
         let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
         let others: Vec<_> = found().filter_map(|(c, own)| self.other_history(c, own)).collect();

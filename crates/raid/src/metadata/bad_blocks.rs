@@ -25,8 +25,8 @@ const END: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The list of the device of a superblock, which has so many sectors; empty if that says of none. `read` gives
-/// so many bytes from a sector of the device on.
+/// The list of the device of a superblock, which has so many sectors; empty if that says of none.
+/// `read` gives so many bytes from a sector of the device on.
 ///
 /// # Errors
 /// It cannot be read, or is damaged.
@@ -38,7 +38,8 @@ pub fn read<E: fmt::Display>(
 ) -> Result<BadBlocks, MetadataError> {
     let is_any = own.feature_map.contains(Features::BAD_BLOCKS);
     let Some(area) = places.bad_blocks().filter(|_| is_any) else {
-        // The unit of an empty list says nothing, to Linux too (`super_1_load`): the next one is in sectors.
+        // The unit of an empty list says nothing, to Linux too (`super_1_load`): the next one is in
+        // sectors.
         return Ok(BadBlocks::default());
     };
     let log = read(area.start, LOG_BYTES);
@@ -66,9 +67,9 @@ impl BadBlocks {
         Ok(BadBlocks { ranges: Vec::new(), shift })
     }
 
-    /// The list that a log holds, on a device of so many sectors. One of nothing but zeros was never written, and
-    /// is empty: the superblock that says that there is a list was written after it, or that write has failed and
-    /// nothing relies on it.
+    /// The list that a log holds, on a device of so many sectors. One of nothing but zeros was
+    /// never written, and is empty: the superblock that says that there is a list was written after
+    /// it, or that write has failed and nothing relies on it.
     ///
     /// # Errors
     /// A unit beyond any device, an entry of no length, or one that is not on the device.

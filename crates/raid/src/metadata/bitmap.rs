@@ -217,8 +217,8 @@ fn area_sectors(sync_size: u64, chunk_bytes: u64) -> u64 {
     (HEADER_BYTES as u64 + bits.div_ceil(8)).div_ceil(4096) * 8
 }
 
-/// Bytes of member space for a bit, as mdadm chooses them: 64 MiB, or more until the bits have room;
-/// `wanted` is what the user chose.
+/// Bytes of member space for a bit, as mdadm chooses them: 64 MiB, or more until the bits have
+/// room; `wanted` is what the user chose.
 ///
 /// # Errors
 /// The chosen size is no power of two, or takes more bits than there is room for.

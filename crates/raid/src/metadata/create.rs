@@ -326,7 +326,8 @@ fn places(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Places {
 }
 
 /// A RAID-4 or RAID-5 that is complete has its last member rebuilt, which only reads the others and
-/// writes one; so has a RAID-6 that lacks one member, since Linux would have to resync it otherwise.
+/// writes one; so has a RAID-6 that lacks one member, since Linux would have to resync it
+/// otherwise.
 fn rebuilt(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Option<usize> {
     if options.assume_clean || options.force {
         return None;

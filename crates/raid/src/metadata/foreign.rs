@@ -1,4 +1,5 @@
-//! Other data that a device may hold, told by signatures, so that nothing is overwritten by mistake.
+//! Other data that a device may hold, told by signatures, so that nothing is overwritten by
+//! mistake.
 //!
 //! The list is of what people keep on disks, not of all that there is: what is none of it and not
 //! zero is told as such.
@@ -67,8 +68,8 @@ pub enum Contents {
     Unknown,
 }
 
-/// The contents of a device of so many sectors, given its first [`HEAD_BYTES`] and last [`TAIL_BYTES`],
-/// or all of it twice if it is smaller.
+/// The contents of a device of so many sectors, given its first [`HEAD_BYTES`] and last
+/// [`TAIL_BYTES`], or all of it twice if it is smaller.
 pub fn identify(head: &[u8], tail: &[u8], device_sectors: u64) -> Contents {
     let found = md(head, tail, device_sectors)
         .or_else(|| firmware_raid(tail))

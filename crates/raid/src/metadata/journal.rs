@@ -6,10 +6,11 @@
 //! meta block:        | magic, checksum, version, size, sequence, position | payload | payload | ...
 //! ```
 //!
-//! A meta block names the blocks behind it: data by its array sector, parity by its member sector. A flush
-//! payload says that a stripe is on its members. The superblock of the journal (`recovery_offset`) says where
-//! Linux begins to replay; it goes on while sequence numbers rise by one and checksums are right. Linux calls an
-//! array with a journal clean while it is being written, so only the journal tells whether anything is missing.
+//! A meta block names the blocks behind it: data by its array sector, parity by its member sector.
+//! A flush payload says that a stripe is on its members. The superblock of the journal
+//! (`recovery_offset`) says where Linux begins to replay; it goes on while sequence numbers rise by
+//! one and checksums are right. Linux calls an array with a journal clean while it is being
+//! written, so only the journal tells whether anything is missing.
 
 use super::ppl::crc32c;
 use super::superblock::{DevRole, Superblock};
@@ -122,8 +123,8 @@ pub fn of<E: fmt::Display>(
 /// The journal of a superblock's device. `read` gives so many bytes from a sector of the device on.
 ///
 /// # Errors
-/// It cannot be read, there is no meta block where the superblock says that it begins, or it holds more than
-/// can be noted.
+/// It cannot be read, there is no meta block where the superblock says that it begins, or it holds
+/// more than can be noted.
 pub fn read<E: fmt::Display>(
     own: &Superblock,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
@@ -177,7 +178,8 @@ pub fn read<E: fmt::Display>(
     }
 }
 
-/// The meta block that stands at a position of the ring, if that has the sequence number that is to come next.
+/// The meta block that stands at a position of the ring, if that has the sequence number that is to
+/// come next.
 fn parse(bytes: &[u8], uuid: Uuid, position: u64, next: Option<u64>) -> Option<Meta> {
     let (size, sequence) = (u32_at(bytes, 12) as usize, u64_at(bytes, 16));
     let is_meta = bytes.len() == BLOCK_BYTES

@@ -27,8 +27,8 @@ pub mod superblock;
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
 
-/// Most that a count on disk may be which rises while an array is used: half of what its field holds, so that
-/// no array counts beyond the field, and none that was ever used has counted so far.
+/// Most that a count on disk may be which rises while an array is used: half of what its field
+/// holds, so that no array counts beyond the field, and none that was ever used has counted so far.
 pub const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// Why metadata was not taken. `Display` is one sentence.

@@ -1,6 +1,6 @@
-//! Partitions of a whole disk, where members of arrays often are: by a GPT (UEFI specification 2.10,
-//! chapter 5.3) or the four entries of an MBR. Only to tell people which partition they mean: nothing here is
-//! served.
+//! Partitions of a whole disk, where members of arrays often are: by a GPT (UEFI specification
+//! 2.10, chapter 5.3) or the four entries of an MBR. Only to tell people which partition they mean:
+//! nothing here is served.
 
 use super::{at, u16_at, u32_at, u64_at};
 
@@ -22,8 +22,8 @@ pub struct Partition {
     pub sectors: u64,
 }
 
-/// The partitions of a device of so many sectors; those that lie beyond it are left out. `read` gives so many
-/// bytes from a sector on, fewer where the device ends.
+/// The partitions of a device of so many sectors; those that lie beyond it are left out. `read`
+/// gives so many bytes from a sector on, fewer where the device ends.
 ///
 /// # Errors
 /// The error of `read`.

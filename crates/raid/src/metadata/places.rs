@@ -1,9 +1,10 @@
-//! Where a member keeps what beside its data, tested against one another and against the device before anything
-//! of it is read or written.
+//! Where a member keeps what beside its data, tested against one another and against the device
+//! before anything of it is read or written.
 //!
-//! Invariants: no area reaches the data, the superblock, another area or the device's end. What would is damage
-//! where the member cannot do without it (a partial parity log, a bad block log that is not empty), and is not
-//! used else. All arithmetic on what a superblock says is here, and checked.
+//! Invariants: no area reaches the data, the superblock, another area or the device's end. What
+//! would is damage where the member cannot do without it (a partial parity log, a bad block log
+//! that is not empty), and is not used else. All arithmetic on what a superblock says is here, and
+//! checked.
 
 use super::bitmap::BitmapHeader;
 use super::raw::{BAD_BLOCK_LOG_BYTES, PPL_HEADER_SECTORS};
@@ -13,7 +14,8 @@ use crate::layout::STRIPE_SECTORS;
 use drystone_core::SECTOR_SIZE;
 use std::ops::Range;
 
-/// Sectors from a superblock's start in which nothing else is but a bitmap that says so: readers take as many.
+/// Sectors from a superblock's start in which nothing else is but a bitmap that says so: readers
+/// take as many.
 const SUPERBLOCK_SECTORS: u64 = 8;
 
 /// Device sectors of what a member keeps.
@@ -29,11 +31,12 @@ pub struct Places {
 type Named = (&'static str, Range<u64>);
 
 impl Places {
-    /// Of the device of a superblock, which has so many sectors. `bitmap`: the header of its bitmap, without
-    /// which as much of that is known as a header takes.
+    /// Of the device of a superblock, which has so many sectors. `bitmap`: the header of its
+    /// bitmap, without which as much of that is known as a header takes.
     ///
     /// # Errors
-    /// The partial parity log, or a bad block log that is not empty, cannot be where the superblock says.
+    /// The partial parity log, or a bad block log that is not empty, cannot be where the superblock
+    /// says.
     pub fn of(
         own: &Superblock,
         device_sectors: u64,
@@ -90,8 +93,8 @@ impl Places {
         Ok(places)
     }
 
-    /// The same on a device whose logical blocks have so many sectors. Nothing is said of the bitmap, see
-    /// [`Places::bitmap_in_blocks`].
+    /// The same on a device whose logical blocks have so many sectors. Nothing is said of the
+    /// bitmap, see [`Places::bitmap_in_blocks`].
     ///
     /// # Errors
     /// Something that the member cannot do without does not begin with a block.
@@ -149,8 +152,8 @@ impl Places {
         self.unused.as_deref()
     }
 
-    /// Why the bitmap cannot be written on a device whose logical blocks have so many sectors, if so: only whole
-    /// ones are.
+    /// Why the bitmap cannot be written on a device whose logical blocks have so many sectors, if
+    /// so: only whole ones are.
     pub fn bitmap_in_blocks(&self, own: &Superblock, block_sectors: u64) -> Option<MetadataError> {
         let area = self.bitmap().ok()??;
         let bytes = block_sectors * SECTOR_SIZE;

@@ -1,5 +1,5 @@
-//! The partial parity log of RAID-5: what the members that a write does not touch say of its parity,
-//! so that the parity can be made right again after a crash (`drivers/md/raid5-ppl.c`).
+//! The partial parity log of RAID-5: what the members that a write does not touch say of its
+//! parity, so that the parity can be made right again after a crash (`drivers/md/raid5-ppl.c`).
 //!
 //! ```text
 //! area: | header 4 KiB | partial parity of entry 0 | of entry 1 | ... | header | ... |
@@ -105,8 +105,8 @@ impl PplHeader {
     /// The fields of a header.
     ///
     /// # Errors
-    /// It is of another array or of none, has too many entries, its checksum is wrong, or its generation leaves
-    /// no room for later ones.
+    /// It is of another array or of none, has too many entries, its checksum is wrong, or its
+    /// generation leaves no room for later ones.
     pub fn parse(bytes: &[u8], signature: u32) -> Result<Self, MetadataError> {
         let absent = |found: u32| {
             MetadataError::Absent(format!(
@@ -187,9 +187,9 @@ pub(crate) fn header_checksum(bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Why the log of a superblock's device does not tell what was being written, if so: its first header, at
-/// which the walk of [`newest`] begins, cannot be used. `read` gives so many bytes from a sector of the
-/// device on.
+/// Why the log of a superblock's device does not tell what was being written, if so: its first
+/// header, at which the walk of [`newest`] begins, cannot be used. `read` gives so many bytes from
+/// a sector of the device on.
 pub fn damage<E: fmt::Display>(
     own: &Superblock,
     places: &Places,

@@ -1,7 +1,7 @@
 //! The superblock of version 1.x: 256 bytes, then two for each device that the array has known.
 //!
-//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, for those who want
-//! to show it; [`Superblock::parse`] takes only what Linux would let into an array
+//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, for those who
+//! want to show it; [`Superblock::parse`] takes only what Linux would let into an array
 //! (`drivers/md/md.c`, `super_1_load`).
 
 use bitflags::bitflags;
@@ -234,8 +234,8 @@ pub struct Superblock {
     pub resync_offset: u64,
     /// As stored; [`Superblock::to_bytes`] computes it anew.
     pub checksum: u32,
-    /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels refuse
-    /// what has it: it is kept as it is found.
+    /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels
+    /// refuse what has it: it is kept as it is found.
     pub logical_block_size: u32,
     /// The role of each device that the array has known, by `dev_number`.
     pub roles: Vec<u16>,
@@ -292,8 +292,8 @@ impl Superblock {
         })
     }
 
-    /// The superblock that was read at `at_sector` of a device of `device_sectors` sectors, if Linux
-    /// would take it. `bytes` are up to [`SUPERBLOCK_BYTES_MAX`].
+    /// The superblock that was read at `at_sector` of a device of `device_sectors` sectors, if
+    /// Linux would take it. `bytes` are up to [`SUPERBLOCK_BYTES_MAX`].
     ///
     /// # Errors
     /// The first field that Linux would refuse, with what would be right.
@@ -468,7 +468,8 @@ impl Superblock {
         (FIXED_BYTES + 2 * self.roles.len()).div_ceil(SECTOR_BYTES) as u64
     }
 
-    /// Most entries that its table of roles can have: it ends with its 4 KiB, or before a bitmap in them.
+    /// Most entries that its table of roles can have: it ends with its 4 KiB, or before a bitmap in
+    /// them.
     pub fn roles_max(&self) -> usize {
         let bitmap = self.bitmap_offset().and_then(|offset| usize::try_from(offset).ok());
         let room =
@@ -496,8 +497,9 @@ impl Superblock {
         DevRole::from_number(number).unwrap_or(DevRole::Faulty)
     }
 
-    /// Whether the table has the error flag of Synology's md on a device: a member that had I/O errors,
-    /// and that the array went on using (`E` in its /proc/mdstat). Linux knows no such flag.
+    /// Whether the table has the error flag of Synology's md on a device: a member that had I/O
+    /// errors, and that the array went on using (`E` in its /proc/mdstat). Linux knows no such
+    /// flag.
     pub fn has_error_flag(&self, dev_number: u32) -> bool {
         let number = self.roles.get(dev_number as usize);
         number.is_some_and(|number| (ROLE_ERROR_FLAG..0xFF00).contains(number))

@@ -1,7 +1,8 @@
 //! The functions that a set of instructions has, and the one place that calls them.
 //!
-//! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has
-//! asked the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every `unsafe` block here rests on.
+//! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has asked
+//! the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every
+//! `unsafe` block here rests on.
 
 use super::blocks::{Isa, Source};
 use super::scalar;

@@ -1,8 +1,8 @@
 //! One run with its moments, and a restart for each image of each.
 //!
 //! Invariants:
-//! * Looking changes nothing: the observer draws no random number that the run draws, and the run is
-//!   the same with it and without.
+//! * Looking changes nothing: the observer draws no random number that the run draws, and the run
+//!   is the same with it and without.
 //! * A moment's snapshots and what is known are of the same instant: no fiber goes on between them.
 
 use super::Subject;

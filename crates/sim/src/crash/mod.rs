@@ -11,8 +11,8 @@
 //!   restarts     the same stack on each image: is what it holds allowed?
 //! ```
 //!
-//! A moment is just before a disk begins or ends something that is not a read. What the disks hold changes only then,
-//! so that is each of their states, with the most that is known while it lasts.
+//! A moment is just before a disk begins or ends something that is not a read. What the disks hold
+//! changes only then, so that is each of their states, with the most that is known while it lasts.
 
 mod enumerate;
 mod subsets;
@@ -46,8 +46,8 @@ pub trait Subject: 'static {
     /// compare again. [`World::fail`] says what is wrong.
     fn judge(&self, world: &World, known: Self::Known, then_use: bool) -> Body;
 
-    /// How many restarts a seed is to take, about, and how many images of a moment there are to be at
-    /// least.
+    /// How many restarts a seed is to take, about, and how many images of a moment there are to be
+    /// at least.
     fn restarts(&self) -> (usize, usize);
 
     /// I/Os of the workload that have begun.

@@ -277,9 +277,10 @@ impl Disk {
         self.cut.map_or(self.media.size(), |cut| cut.end)
     }
 
-    /// The file ends after so many bytes from now on, whole units: what lay behind is lost for good. A write that
-    /// reaches farther makes it longer again, with a hole; but its last unit is cut off again at once, for a file
-    /// that has its length again is one that nobody can tell was cut.
+    /// The file ends after so many bytes from now on, whole units: what lay behind is lost for
+    /// good. A write that reaches farther makes it longer again, with a hole; but its last unit is
+    /// cut off again at once, for a file that has its length again is one that nobody can tell was
+    /// cut.
     pub fn cut_off(&mut self, size: u64) {
         assert!(self.cut.is_none(), "it was cut off before");
         assert!(size < self.media.size() && size.is_multiple_of(super::UNIT));

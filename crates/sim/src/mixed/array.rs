@@ -3,7 +3,8 @@
 //! Invariants:
 //! * Never more members are hurt at a time than parity makes up for, and none while parity may not
 //!   fit: so no error of a disk excuses one of the array.
-//! * A disk counts as hurt from before its first fault until it is known to be a whole member again.
+//! * A disk counts as hurt from before its first fault until it is known to be a whole member
+//!   again.
 
 use super::redundancy::{DiskCondition, has_hurt_spare, parity_fits, safe_roles};
 use super::run::{Operator, Run, Started, one};
@@ -141,8 +142,8 @@ impl Admin {
         is_spared
     }
 
-    /// Has a spare take the disk's place. False if that is refused; nor is it asked for if the spare is hurt and
-    /// the array would not make up for the loss.
+    /// Has a spare take the disk's place. False if that is refused; nor is it asked for if the
+    /// spare is hurt and the array would not make up for the loss.
     pub(super) fn replace(&self, disk: usize) -> bool {
         let status = self.status();
         let safe = safe_roles(&self.conditions(&status, Some(disk)));
@@ -276,8 +277,8 @@ impl Operator {
         }
     }
 
-    /// Bits of the bitmap that were set when the array was made are cleared, so that what is written
-    /// next has to set them. If `is_settled`, nothing has to be synchronised, either.
+    /// Bits of the bitmap that were set when the array was made are cleared, so that what is
+    /// written next has to set them. If `is_settled`, nothing has to be synchronised, either.
     pub(super) fn await_empty_bitmap(&self, start: &Rc<Started>, is_settled: bool) {
         let is_empty =
             |status: &ArrayStatus| status.bitmap.is_none_or(|bitmap| bitmap.pages_used == 0);
@@ -299,8 +300,8 @@ impl Operator {
         all.add("stripe: partial parity log", counts.logged);
     }
 
-    /// What is to be known of an array that lost its power: once it is synchronised parity fits, and
-    /// without as many members as it may lose it holds the same.
+    /// What is to be known of an array that lost its power: once it is synchronised parity fits,
+    /// and without as many members as it may lose it holds the same.
     pub(super) fn examine_cut(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         if admin.wait_until_settled() {
@@ -314,8 +315,8 @@ impl Operator {
         }
     }
 
-    /// All that is to be known of an array with no load on it: it becomes whole, parity fits, and without
-    /// as many members as it may lose it holds the same.
+    /// All that is to be known of an array with no load on it: it becomes whole, parity fits, and
+    /// without as many members as it may lose it holds the same.
     pub(super) fn examine(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         if !admin.wait_until_settled() || !admin.heal_all() {
@@ -334,8 +335,8 @@ impl Operator {
 }
 
 impl Run {
-    /// An array lacked a member when the power went: what that held is spoilt where others were being
-    /// written, unless a log was kept, which saves what was not itself being written.
+    /// An array lacked a member when the power went: what that held is spoilt where others were
+    /// being written, unless a log was kept, which saves what was not itself being written.
     pub(super) fn admit_write_hole(&self, target: usize) {
         let Some(of) = self.plan.targets[target].redundancy else { return };
         let oracle = &mut self.oracles.borrow_mut()[target];

@@ -1,5 +1,5 @@
-//! A stack is started: for the first time, or on what a power cut has left; and the power may go again
-//! while it is.
+//! A stack is started: for the first time, or on what a power cut has left; and the power may go
+//! again while it is.
 
 use super::array::SUPERBLOCK;
 use super::nbd::Served;
@@ -16,8 +16,8 @@ use std::rc::Rc;
 const STORM_NS: Ns = 30_000_000;
 
 impl Operator {
-    /// Start the stack; compare everything if it is not the first time. That of an array is now and then
-    /// cut off, and begins again.
+    /// Start the stack; compare everything if it is not the first time. That of an array is now and
+    /// then cut off, and begins again.
     pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
         loop {
             let was_hurt = self.run.health.was_hurt();
@@ -83,7 +83,8 @@ impl Operator {
         if compare {
             self.forget();
             self.compare(&start);
-            // Where the power went before all superblocks were read, force may have to take who is old.
+            // Where the power went before all superblocks were read, force may have to take who is
+            // old.
             let is_on = !self.run.off.get();
             records.filter(|_| is_on).inspect(|records| records.judge(&self.run, &start));
         }
@@ -136,8 +137,8 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
     }
 }
 
-/// Open the stack. An array that lacked a member when the power went, or a block of one, may have lost
-/// something; where it knows that, it has to be forced.
+/// Open the stack. An array that lacked a member when the power went, or a block of one, may have
+/// lost something; where it knows that, it has to be forced.
 fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
     let wiped = run.health.retain_wiped(|disk| is_superblock_on(run, disk));
@@ -173,8 +174,8 @@ fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
 }
 
-/// A disk that was made empty has become a member: the power went after that, and before its operator
-/// knew.
+/// A disk that was made empty has become a member: the power went after that, and before its
+/// operator knew.
 fn is_superblock_on(run: &Run, disk: usize) -> bool {
     let from = SUPERBLOCK.0 as usize * 512;
     let range = from..from + SUPERBLOCK.1 * 512;

@@ -1,4 +1,5 @@
-//! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of each.
+//! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of
+//! each.
 
 use super::maintenance::ArrayEvent;
 use super::plan::{DeviceKind, FaultPlan, Mix, Plan, Target, chance, of};
@@ -12,8 +13,8 @@ use std::fmt::Write;
 const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
-/// Sectors of a member that an array does not use: more than there are, without partial parity logs and
-/// with them.
+/// Sectors of a member that an array does not use: more than there are, without partial parity logs
+/// and with them.
 const MEMBER_OVERHEAD: [u64; 2] = [3072, 4352];
 /// Sectors of an array that are used.
 const ARRAY_SECTORS: u64 = 768;
@@ -82,8 +83,9 @@ impl<'a> Builder<'a> {
         self.leaves.iter_mut().for_each(|leaf| leaf.lies = false);
     }
 
-    /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a member is to
-    /// come back, and with a spare more often if one is to take a place. How many spares it has.
+    /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a
+    /// member is to come back, and with a spare more often if one is to take a place. How many
+    /// spares it has.
     pub(super) fn array(&mut self, array_event: ArrayEvent) -> u64 {
         let (kind, fewest) =
             of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);

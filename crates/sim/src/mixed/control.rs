@@ -311,8 +311,8 @@ impl Control {
         self.reopen_failed();
     }
 
-    /// The file of a disk is opened anew, twice: a flush may have failed before of which the driver hears only when it was
-    /// opened once, and that counts for the new opening, too.
+    /// The file of a disk is opened anew, twice: a flush may have failed before of which the driver
+    /// hears only when it was opened once, and that counts for the new opening, too.
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
         let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");

@@ -1,5 +1,5 @@
-//! The scenarios `crash` and `raid-crash`: a small stack under load, and all that a power cut may leave
-//! of it.
+//! The scenarios `crash` and `raid-crash`: a small stack under load, and all that a power cut may
+//! leave of it.
 
 use super::health::HealthSnapshot;
 use super::maintenance::ArrayEvent;
@@ -22,8 +22,8 @@ use std::rc::Rc;
 const USE: u64 = 4;
 /// Sectors of a block that disks with large ones never tear.
 const LARGE_BLOCK: u64 = 8;
-/// How often arrays are started again, and on how many images of each moment: each is synchronised and
-/// checked.
+/// How often arrays are started again, and on how many images of each moment: each is synchronised
+/// and checked.
 const ARRAY_RESTARTS: (usize, usize) = (120, 1);
 /// The same of other stacks: with these a hundred seeds take 40 s of one processor (an EPYC).
 const OTHER_RESTARTS: (usize, usize) = (1_600, 6);
@@ -44,7 +44,8 @@ pub fn run_raid(order: &Order) -> Outcome {
     run_plan(order, plan, &mut rng)
 }
 
-/// Run a plan: of [`Plan::small`] or [`Plan::small_array`], or one whose disks are not as their stack believes.
+/// Run a plan: of [`Plan::small`] or [`Plan::small_array`], or one whose disks are not as their
+/// stack believes.
 pub fn run_plan(order: &Order, plan: Plan, rng: &mut Rng) -> Outcome {
     let (policy, contexts) = (plan.policy, plan.contexts);
     let stack = stack_file(&plan.text, &plan.volumes);
@@ -179,8 +180,8 @@ impl Operator {
         self.end(start);
     }
 
-    /// A start after a cut: everything is compared, and, if asked, used and compared again; an array is
-    /// looked at more closely then, too.
+    /// A start after a cut: everything is compared, and, if asked, used and compared again; an
+    /// array is looked at more closely then, too.
     fn judge(mut self, then_use: bool) {
         let Some(start) = self.start(true) else { return };
         self.examine_cut(&start);

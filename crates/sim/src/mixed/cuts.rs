@@ -28,8 +28,9 @@ impl Run {
         })
     }
 
-    /// Before a start: whoever looks after the disks has put another one in the place of one that was cut off, as
-    /// large as it was. A file that is no member of anything has its length again, and zeroes where it was cut.
+    /// Before a start: whoever looks after the disks has put another one in the place of one that
+    /// was cut off, as large as it was. A file that is no member of anything has its length again,
+    /// and zeroes where it was cut.
     pub(super) fn replace_cut_off(&self, disk: usize) {
         let Some(end) = self.world.disk(disk, |disk| disk.cut_at()) else { return };
         self.world.disk(disk, |disk| disk.restore_length());
@@ -53,7 +54,8 @@ impl Run {
 }
 
 impl Life {
-    /// A member's file is cut off. It fails when it is used; one that is not used meanwhile is failed by hand.
+    /// A member's file is cut off. It fails when it is used; one that is not used meanwhile is
+    /// failed by hand.
     pub(super) fn cut_off(&mut self) {
         let disk = self.disk();
         let in_sync = |admin: &Admin| {

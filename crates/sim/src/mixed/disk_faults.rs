@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * Counts are those since the last start, or since a file was opened anew.
-//! * An error of a target has a reason only in the disks that it lies on; an array makes up for all of them.
+//! * An error of a target has a reason only in the disks that it lies on; an array makes up for all
+//!   of them.
 
 use super::flushes::{Flush, Flushes, Outcome};
 use super::plan::Target;
@@ -96,7 +97,8 @@ impl DiskFaults {
     /// Whether one of these sectors of a target has been bad, or may have been.
     fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
         let Some((disk, at)) = target.lies_at else { return true };
-        // What has to be durable fails also once another FUA write of the disk has failed, wherever that was.
+        // What has to be durable fails also once another FUA write of the disk has failed, wherever
+        // that was.
         let is_durable = range.end == u64::MAX;
         let from = (disk, if is_durable { 0 } else { at.saturating_add(range.start) });
         let to = (disk, at.saturating_add(range.end));

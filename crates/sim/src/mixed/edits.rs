@@ -1,9 +1,10 @@
-//! The scenario `raid-metadata`: an array that was stopped in order, of whose members some are edited before it
-//! is started again. It starts with the data that it held, or it is refused and nothing is changed.
+//! The scenario `raid-metadata`: an array that was stopped in order, of whose members some are
+//! edited before it is started again. It starts with the data that it held, or it is refused and
+//! nothing is changed.
 //!
 //! Invariants:
-//! * What is edited can be noticed: no edit makes another array of equal members, which nothing could tell from
-//!   the one that was there.
+//! * What is edited can be noticed: no edit makes another array of equal members, which nothing
+//!   could tell from the one that was there.
 //! * Each round begins with the disks and with the knowledge of what they hold that the stop left.
 
 use super::array::{Admin, SUPERBLOCK};
@@ -177,8 +178,8 @@ impl Operator {
         }
     }
 
-    /// Edit some members: mostly as many as the array can do without, or one more. Lies about numbers and roles
-    /// come alone: with another member missing nothing tells them from the truth.
+    /// Edit some members: mostly as many as the array can do without, or one more. Lies about
+    /// numbers and roles come alone: with another member missing nothing tells them from the truth.
     fn edit_members(&mut self, before: &[Disk]) {
         let run = self.run.clone();
         let disks = run.world.disks();
@@ -225,8 +226,9 @@ impl Operator {
         }
     }
 
-    /// The whole disk as it was before, if a superblock that is not edited tells its age: one that has heard of
-    /// more than one event since. What the disk itself held is no witness, nor is a superblock that is edited.
+    /// The whole disk as it was before, if a superblock that is not edited tells its age: one that
+    /// has heard of more than one event since. What the disk itself held is no witness, nor is a
+    /// superblock that is edited.
     fn put_older(&self, disk: usize, before: &Disk, latest: u64) {
         let run = &self.run;
         let kept = run.world.disk(disk, |disk| std::mem::replace(disk, before.clone()));
@@ -266,7 +268,8 @@ impl Operator {
         self.count(what);
     }
 
-    /// A bitmap that disagrees; it marks nothing that is needed, since the array was stopped in order.
+    /// A bitmap that disagrees; it marks nothing that is needed, since the array was stopped in
+    /// order.
     fn edit_bitmap(&mut self, disk: usize) {
         let Some(own) = superblock(&self.run, disk) else { return };
         let Some(offset) = own.bitmap_offset() else { return };

@@ -1,5 +1,5 @@
-//! What makes an array's life harder than a fault of a disk alone: errors while a member is rebuilt, and
-//! disks without room.
+//! What makes an array's life harder than a fault of a disk alone: errors while a member is
+//! rebuilt, and disks without room.
 
 use super::array::Admin;
 use super::life::Life;
@@ -50,7 +50,8 @@ impl Life {
         self.order("speed", Command::Speed { min: Some(kib), max: Some(kib) });
     }
 
-    /// Begin to replace the member, or to do without it and to rebuild it. False if nothing has begun.
+    /// Begin to replace the member, or to do without it and to rebuild it. False if nothing has
+    /// begun.
     fn begin_rebuild(&mut self, lost: usize) -> bool {
         let name = Admin::name(lost);
         let replaced = self.rng.bool() && self.admin.replace(lost);
@@ -154,8 +155,8 @@ impl Life {
         self.judge_full(&good);
     }
 
-    /// Logs of partial parity have no room of their own: a member that finds none for its log fails, so
-    /// that is like any other fault.
+    /// Logs of partial parity have no room of their own: a member that finds none for its log
+    /// fails, so that is like any other fault.
     fn who_may_be_full(&mut self) -> Option<Vec<usize>> {
         let logged = self.run.plan.targets.iter().any(|t| t.redundancy.is_some_and(|of| of.logged));
         if !logged {

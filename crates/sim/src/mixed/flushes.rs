@@ -1,10 +1,11 @@
-//! What flushes may end with: once one has failed none succeeds, until its file is opened anew or the stack started
-//! again; from then on one fails only if its disk has done something since.
+//! What flushes may end with: once one has failed none succeeds, until its file is opened anew or
+//! the stack started again; from then on one fails only if its disk has done something since.
 //!
 //! Invariants:
-//! * Only flushes of targets on a single disk are judged: of others it is not known whose error they have.
-//! * Nothing is said of a flush that began before its file was opened anew: whether the driver saw its end before or
-//!   after that is not known here.
+//! * Only flushes of targets on a single disk are judged: of others it is not known whose error
+//!   they have.
+//! * Nothing is said of a flush that began before its file was opened anew: whether the driver saw
+//!   its end before or after that is not known here.
 
 use crate::disk::DiskCounts;
 use drystone_core::Status;
@@ -13,7 +14,8 @@ use std::collections::BTreeMap;
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Flushes {
-    /// Targets of which a flush has failed, with their disk and the number of I/Os that had begun by then.
+    /// Targets of which a flush has failed, with their disk and the number of I/Os that had begun
+    /// by then.
     failed: BTreeMap<usize, (usize, u64)>,
     /// Disks whose file was opened anew since the start.
     anew: BTreeMap<usize, Anew>,
@@ -76,8 +78,8 @@ impl Flushes {
         }
     }
 
-    /// That is over, with so many I/Os begun, and what the disk had counted before if no failure from before that can come
-    /// to light any more.
+    /// That is over, with so many I/Os begun, and what the disk had counted before if no failure
+    /// from before that can come to light any more.
     pub(super) fn opened_anew(&mut self, disk: usize, begun: u64, before: Option<DiskCounts>) {
         self.anew.insert(disk, Anew { begun, before });
     }

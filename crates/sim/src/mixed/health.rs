@@ -58,7 +58,8 @@ impl ArrayHealth {
         self.wiped.borrow_mut().insert(disk);
     }
 
-    /// Disks that were wiped, without those of which `is_member` says that they became members meanwhile.
+    /// Disks that were wiped, without those of which `is_member` says that they became members
+    /// meanwhile.
     pub(super) fn retain_wiped(&self, is_member: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut wiped = self.wiped.borrow_mut();
         wiped.retain(|disk| !is_member(*disk));
@@ -96,7 +97,8 @@ impl ArrayHealth {
         self.rebuilt.set(Some((disk, done)));
     }
 
-    /// The disk on which a member was being rebuilt when the array was stopped, and sectors done; once.
+    /// The disk on which a member was being rebuilt when the array was stopped, and sectors done;
+    /// once.
     pub(super) fn take_rebuilt(&self) -> Option<(usize, u64)> {
         self.rebuilt.take()
     }

@@ -153,8 +153,8 @@ impl Io {
         }
     }
 
-    /// The sectors of which a bad one may be why it failed, of all blocks that it touches: after a durable write
-    /// that failed a file makes nothing durable any more.
+    /// The sectors of which a bad one may be why it failed, of all blocks that it touches: after a
+    /// durable write that failed a file makes nothing durable any more.
     fn reach(&self, block: u64) -> Range<u64> {
         let durable = self.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH);
         if durable || self.op == Op::Flush {

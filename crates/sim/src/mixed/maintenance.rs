@@ -1,5 +1,5 @@
-//! What happens to an array while the moments of a crash enumeration are taken: a member fails, or goes
-//! and comes back, or the array is checked or repaired, all beside its load.
+//! What happens to an array while the moments of a crash enumeration are taken: a member fails, or
+//! goes and comes back, or the array is checked or repaired, all beside its load.
 
 use super::array::Admin;
 use super::run::{Operator, Run, Started};

@@ -1,5 +1,5 @@
-//! What one seed does: its disks, its stack, and how they are used. Swarm testing: each seed takes a
-//! subset of everything and leaves the rest out, so that what hides behind a common operation is
+//! What one seed does: its disks, its stack, and how they are used. Swarm testing: each seed takes
+//! a subset of everything and leaves the rest out, so that what hides behind a common operation is
 //! met too.
 
 use super::builder::Builder;
@@ -56,8 +56,8 @@ pub struct Target {
     pub tables: Vec<String>,
     /// Where it may move: its place now and another one, each a leaf and a sector.
     pub moves: Option<[(String, u64); 2]>,
-    /// A longer table, the sectors that it has, and the leaf that must grow first, with its new size
-    /// in bytes.
+    /// A longer table, the sectors that it has, and the leaf that must grow first, with its new
+    /// size in bytes.
     pub longer: Option<(String, u64, String, u64)>,
 }
 
@@ -222,14 +222,16 @@ impl Plan {
         Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
-    /// A small plan of an array: single blocks and whole rows are written, in all ways that there are.
+    /// A small plan of an array: single blocks and whole rows are written, in all ways that there
+    /// are.
     pub fn small_array(rng: &mut Rng) -> Self {
         let policy = Policy::random(rng);
         let contexts = rng.u64(1..=3);
         let ios = rng.u64(2..=12);
         let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
         let array_event = of(rng, &ArrayEvent::ALL);
-        // Writes come one by one that must not be lost: the first that a failing member does not take, too.
+        // Writes come one by one that must not be lost: the first that a failing member does not
+        // take, too.
         let mix = match array_event {
             ArrayEvent::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
             _ => mix,
@@ -257,8 +259,8 @@ impl Plan {
     }
 }
 
-/// Sectors that a member of an array has at least which is so small that a power cut can be tried at each
-/// of its moments.
+/// Sectors that a member of an array has at least which is so small that a power cut can be tried
+/// at each of its moments.
 const SMALL_MEMBER_SECTORS: u64 = 256;
 
 /// The stack file with these volumes.

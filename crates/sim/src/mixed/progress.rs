@@ -1,7 +1,8 @@
 //! How many I/Os have begun and ended, which are left out, and when the last one ended.
 //!
 //! Invariants:
-//! * An I/O that is left out counts as begun and ended at once: numbers are the same whatever is left out.
+//! * An I/O that is left out counts as begun and ended at once: numbers are the same whatever is
+//!   left out.
 //! * One fiber at a time waits for I/Os to begin.
 
 use crate::order::Keep;

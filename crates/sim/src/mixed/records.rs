@@ -1,5 +1,5 @@
-//! What the superblocks on the disks say just before an array is started, read without its assembly, and
-//! that the start keeps to it: who has missed writes is never read.
+//! What the superblocks on the disks say just before an array is started, read without its
+//! assembly, and that the start keeps to it: who has missed writes is never read.
 
 use super::run::{Run, Started};
 use drystone_raid::array::DiskState;
@@ -64,7 +64,8 @@ impl Records {
     }
 }
 
-/// By the freshest superblock it has failed, or it has not heard of an update that all members have.
+/// By the freshest superblock it has failed, or it has not heard of an update that all members
+/// have.
 fn is_old(own: &Superblock, fresh: &Superblock) -> bool {
     fresh.role_of(own.dev_number) == DevRole::Faulty || own.events.saturating_add(1) < fresh.events
 }

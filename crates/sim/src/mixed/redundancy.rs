@@ -1,8 +1,8 @@
 //! How much an array may lose: what is known of its shape, and whether parity makes up for a fault.
 //!
-//! A role is *safe* if a disk in which nothing is known to be wrong holds it, and stays its member. A replacement
-//! takes the member's place as soon as it is rebuilt, and errors of its reads come to light only then. So a role
-//! whose replacement is hurt is as good as lost.
+//! A role is *safe* if a disk in which nothing is known to be wrong holds it, and stays its member.
+//! A replacement takes the member's place as soon as it is rebuilt, and errors of its reads come to
+//! light only then. So a role whose replacement is hurt is as good as lost.
 
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, DiskState};
@@ -68,7 +68,8 @@ mod tests {
         assert_eq!(safe_roles(&[DiskCondition { state: None, is_good: true }]), 0);
     }
 
-    /// Seed 500139 of `raid`: a spare with read errors took a member's place after another member had failed.
+    /// Seed 500139 of `raid`: a spare with read errors took a member's place after another member
+    /// had failed.
     #[test]
     fn a_role_with_a_hurt_replacement_is_not_safe() {
         let with = |is_good| {

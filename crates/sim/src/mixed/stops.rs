@@ -8,18 +8,20 @@ use super::run::{Operator, Started};
 use drystone_raid::array::{ArrayStatus, Command, DiskState};
 use std::rc::Rc;
 
-/// KiB a second of a rebuild that is stopped in the middle: two seconds, with the disks that there are.
+/// KiB a second of a rebuild that is stopped in the middle: two seconds, with the disks that there
+/// are.
 const SLOW: u64 = 500;
 
 impl Operator {
-    /// No power cut ends this start: the array is stopped when its work is done, and half of the times
-    /// while a member is being rebuilt.
+    /// No power cut ends this start: the array is stopped when its work is done, and half of the
+    /// times while a member is being rebuilt.
     pub(super) fn stop_in_order(&mut self, start: &Rc<Started>) {
         self.finish_work(start);
         if self.rng.bool() {
             self.begin_rebuild(start);
         }
-        // Nothing is being written: only what a crash left before can be spoilt where it lacks members.
+        // Nothing is being written: only what a crash left before can be spoilt where it lacks
+        // members.
         let status = Admin::new(&self.run, start).map(|admin| admin.status());
         let fits = status.is_none_or(|status| parity_fits(&status));
         self.run.health.set_was_hurt(!fits && is_hurt(&self.run, &start.stack));

@@ -210,8 +210,8 @@ impl Oracle {
         self.judge(&read, data)
     }
 
-    /// Something else than a read tells, at the end of what would be a read, that parts of its range
-    /// read as zeroes; nothing of the rest.
+    /// Something else than a read tells, at the end of what would be a read, that parts of its
+    /// range read as zeroes; nothing of the rest.
     ///
     /// # Errors
     /// The first sector that may not be zeroes, as for [`Oracle::read_ends_ok`].
@@ -281,14 +281,15 @@ impl Oracle {
         self.lose(range);
     }
 
-    /// Whether one of `sectors` from `at` on, as far as there are so many, may hold more than one thing.
+    /// Whether one of `sectors` from `at` on, as far as there are so many, may hold more than one
+    /// thing.
     pub fn is_open(&self, at: u64, sectors: u64) -> bool {
         let end = self.sectors().min(at + sectors);
         (at..end).any(|sector| matches!(self.candidates.held(sector), Held::Many(_)))
     }
 
-    /// Nobody knows what `sectors` from `at` on hold, as far as there are so many: something else has
-    /// spoilt them.
+    /// Nobody knows what `sectors` from `at` on hold, as far as there are so many: something else
+    /// has spoilt them.
     pub fn permit_anything(&mut self, at: u64, sectors: u64) {
         let range = at.min(self.sectors())..self.sectors().min(at + sectors);
         let now = self.tick();

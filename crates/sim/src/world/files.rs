@@ -29,7 +29,8 @@ impl Backing for SimFile {
         Ok(())
     }
 
-    /// A flush that loses something always says so, so there is no loss left of which nobody was told.
+    /// A flush that loses something always says so, so there is no loss left of which nobody was
+    /// told.
     fn reopened(&self) -> Option<Box<dyn Backing>> {
         Some(backing(self.world.clone(), self.disk))
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
-//!   the block layer is called under it, so it is never waited for. It is a lock only because rings,
-//!   clocks and wakers must be able to move between threads.
+//!   the block layer is called under it, so it is never waited for. It is a lock only because
+//!   rings, clocks and wakers must be able to move between threads.
 //! * What is to happen later stands in `events` by time, and by number where the time is the same:
 //!   the order is the same in every run.
 
@@ -210,7 +210,8 @@ impl World {
         self.state().note(self.now(), line);
     }
 
-    /// The memory of I/O `number`, so that the trace can tell its way; none of it once it has ended.
+    /// The memory of I/O `number`, so that the trace can tell its way; none of it once it has
+    /// ended.
     pub fn memory_of(&self, number: u64, memory: Option<&[u8]>) {
         let mut state = self.state();
         if state.trace.is_none() {
@@ -339,8 +340,8 @@ impl World {
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
     }
 
-    /// From now on `observer` hears of each operation of a disk, but of reads, just before it begins,
-    /// ends or is cancelled. It may look at the world, and must not pause.
+    /// From now on `observer` hears of each operation of a disk, but of reads, just before it
+    /// begins, ends or is cancelled. It may look at the world, and must not pause.
     pub fn observe(&self, observer: Option<Observer>) {
         let before = std::mem::replace(&mut self.state().observer, observer);
         drop(before);

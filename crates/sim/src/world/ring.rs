@@ -424,7 +424,8 @@ impl Memory {
     pub(super) fn write(&self, mut data: &[u8]) {
         for segment in &self.0 {
             let n = data.len().min(segment.len);
-            // SAFETY: the memory of a read is valid until the event of its end, which comes after this.
+            // SAFETY: the memory of a read is valid until the event of its end, which comes after
+            // this.
             unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), segment.ptr, n) };
             data = &data[n..];
         }

@@ -79,9 +79,9 @@ pub(super) fn check_known<'k>(
     Err(ControlError::new("bad-request", message))
 }
 
-/// The arguments of a request, checked against its command: each is a text, a time one of its nanoseconds. A handler asks
-/// by the names of its command's schema; another name is a mistake of ours and panics, which the test of all commands
-/// would meet.
+/// The arguments of a request, checked against its command: each is a text, a time one of its
+/// nanoseconds. A handler asks by the names of its command's schema; another name is a mistake of
+/// ours and panics, which the test of all commands would meet.
 pub(super) struct Arguments {
     command: &'static Command,
     /// In the order of the schema; `None` is an optional one that is missing.

@@ -34,7 +34,8 @@ impl<'r> Control<'r> {
         Self { runtime, server }
     }
 
-    /// What to say if one of the devices is a member of an array, or below one, and has a time-out that makes it fail soon.
+    /// What to say if one of the devices is a member of an array, or below one, and has a time-out
+    /// that makes it fail soon.
     pub(super) fn timeout_warning(&self, devices: &[String]) -> Option<String> {
         let is_short = |name: &&String| {
             let device = self.runtime.device(name);

@@ -1,4 +1,5 @@
-//! A server without devices of its own, for tests and fuzzing: what is asked of it is noted and answered.
+//! A server without devices of its own, for tests and fuzzing: what is asked of it is noted and
+//! answered.
 
 use crate::attributes::{Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine, StatLine, limits_of};

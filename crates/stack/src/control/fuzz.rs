@@ -7,8 +7,9 @@ use serde_json::Value;
 /// Bytes as a client sends them. The first one says in how large pieces they arrive.
 ///
 /// # Panics
-/// A line is answered with anything but one object that has either a result or an error of a known code, or with
-/// another `id` than it has; or the same lines come out otherwise when the bytes arrive at once.
+/// A line is answered with anything but one object that has either a result or an error of a known
+/// code, or with another `id` than it has; or the same lines come out otherwise when the bytes
+/// arrive at once.
 pub fn fuzz_control(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let (runtime, server) =

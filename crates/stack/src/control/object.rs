@@ -1,5 +1,5 @@
-//! JSON objects of requests, whose values stay as they were written: a number that fits no type of ours comes back
-//! with all of its digits.
+//! JSON objects of requests, whose values stay as they were written: a number that fits no type of
+//! ours comes back with all of its digits.
 
 use std::collections::BTreeSet;
 use std::fmt;

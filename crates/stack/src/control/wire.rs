@@ -1,4 +1,5 @@
-//! Lines of the control protocol that need no running stack: a client's, and those of a server that cannot answer.
+//! Lines of the control protocol that need no running stack: a client's, and those of a server that
+//! cannot answer.
 
 use serde_json::{Map, Value, json};
 
@@ -15,8 +16,8 @@ pub fn too_long() -> String {
     ControlError::new("bad-request", message).into_line()
 }
 
-/// The response to a client that is one more than the `most` that a server takes at a time, all of which wait for
-/// an answer.
+/// The response to a client that is one more than the `most` that a server takes at a time, all of
+/// which wait for an answer.
 pub fn too_many_clients(most: usize) -> String {
     let message = format!("{most} clients wait for an answer; try again later");
     ControlError::new("busy", message).into_line()

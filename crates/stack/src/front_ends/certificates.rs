@@ -1,4 +1,5 @@
-//! Certificates of the server: whether they can be used, and warnings of those that clients will not accept today.
+//! Certificates of the server: whether they can be used, and warnings of those that clients will
+//! not accept today.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,8 +12,9 @@ use drystone_exports::nbd::tls::{Moment, TlsConfig, TlsConfigError, Validity};
 use crate::diagnostic::{Diagnostic, Findings};
 use crate::spec::{ExportSpec, StackSpec, TlsMode};
 
-/// Warnings of certificates in the stack's server certificate files, and of those of its clients' authorities, that are
-/// not valid at `now_s`, in seconds since 1970. Reads the files; one that cannot be read has been reported by [`crate::load`].
+/// Warnings of certificates in the stack's server certificate files, and of those of its clients'
+/// authorities, that are not valid at `now_s`, in seconds since 1970. Reads the files; one that
+/// cannot be read has been reported by [`crate::load`].
 pub fn certificate_warnings(stack: &StackSpec, now_s: u64) -> Vec<Diagnostic> {
     let mut findings = Findings::default();
     let mut seen: BTreeSet<(&str, &Path)> = BTreeSet::new();
@@ -64,7 +66,8 @@ fn why_not(validity: &Validity, now: Moment) -> Option<(String, &'static str)> {
     })
 }
 
-/// How connections of an export's listeners treat TLS, by the files that it names; `None` after an error.
+/// How connections of an export's listeners treat TLS, by the files that it names; `None` after an
+/// error.
 pub(crate) fn tls(
     stack: &StackSpec,
     spec: &ExportSpec,

@@ -9,8 +9,8 @@ use crate::used_files::Seen;
 
 /// What a stack file says of one front end.
 pub(crate) trait FrontEnd: Sync {
-    /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong with them.
-    /// The export also appears as `file`, whatever the section says.
+    /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong
+    /// with them. The export also appears as `file`, whatever the section says.
     fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec);
 
     /// Whether its clients have a user id.
@@ -19,7 +19,8 @@ pub(crate) trait FrontEnd: Sync {
     /// Reports exports that contradict one another.
     fn check(&self, stack: &StackSpec, findings: &mut Findings);
 
-    /// Reports what is wrong with the files that exports name, or with two that are the same. Looks, changes nothing.
+    /// Reports what is wrong with the files that exports name, or with two that are the same.
+    /// Looks, changes nothing.
     fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings);
 
     /// How clients reach the export by it: URIs, or paths.

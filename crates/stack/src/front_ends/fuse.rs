@@ -1,7 +1,7 @@
 //! `fuse = "PATH"`: an export as a regular file.
 //!
-//! Invariant: no path is asked for more than where it leads to, because a server that was stopped may be what is
-//! mounted there, and a call to it waits without end.
+//! Invariant: no path is asked for more than where it leads to, because a server that was stopped
+//! may be what is mounted there, and a call to it waits without end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -210,8 +210,8 @@ impl<'a> MountPath<'a> {
     }
 }
 
-/// Where the path leads to; or reports why nothing can be made there. `None` also if that cannot be told:
-/// the start finds out.
+/// Where the path leads to; or reports why nothing can be made there. `None` also if that cannot be
+/// told: the start finds out.
 fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBuf> {
     let shown = path.display();
     match kernel::resolve(path) {

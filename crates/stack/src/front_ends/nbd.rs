@@ -32,8 +32,8 @@ impl FrontEnd for Nbd {
         export.nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }))
     }
 
-    /// Exports that share an address: what holds for the whole connection must agree, and one at most
-    /// is the default.
+    /// Exports that share an address: what holds for the whole connection must agree, and one at
+    /// most is the default.
     fn check(&self, stack: &StackSpec, findings: &mut Findings) {
         for (listener, sharers) in stack.listeners() {
             let first = &stack.exports[sharers[0]];
@@ -58,8 +58,8 @@ impl FrontEnd for Nbd {
         exposed::listeners(stack, findings);
     }
 
-    /// Sockets need a folder, must not replace another file, and must not be a device's file; certificates
-    /// must be readable.
+    /// Sockets need a folder, must not replace another file, and must not be a device's file;
+    /// certificates must be readable.
     fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings) {
         for export in &stack.exports {
             for (at, listener) in export.nbd.iter().enumerate() {

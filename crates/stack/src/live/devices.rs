@@ -3,7 +3,8 @@
 //! Invariants:
 //! * Names are unique. A device leaves the list only while nothing here uses it.
 //! * All that changes the list, a table or an attribute holds the list's lock, so the checks before
-//!   a change still hold when it is made. Nothing waits with it in hand; the data path never takes it.
+//!   a change still hold when it is made. Nothing waits with it in hand; the data path never takes
+//!   it.
 //! * A volume or array that is being changed for longer (it waits until its I/O has drained) is
 //!   claimed: until then others change it in no way. Tables that stand on it may come meanwhile.
 //! * A device that is about to become a member of an array, or an array that is being stopped, is

@@ -1,6 +1,7 @@
 //! Reads the events of a running stack, and limits how often one that repeats is told.
 //!
-//! Invariant: an event that repeats is told at once, then at growing intervals, and counted in between.
+//! Invariant: an event that repeats is told at once, then at growing intervals, and counted in
+//! between.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,8 @@ use drystone_core::failures::Noted;
 use super::LiveStack;
 use crate::events::{Event, Lasting, What};
 
-/// How long what repeats is only counted after it was told, at first and at most; it doubles in between.
+/// How long what repeats is only counted after it was told, at first and at most; it doubles in
+/// between.
 const PAUSE_MIN_NS: Ns = 5_000_000_000;
 const PAUSE_MAX_NS: Ns = 600_000_000_000;
 

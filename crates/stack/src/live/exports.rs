@@ -1,5 +1,5 @@
-//! Exports of a live stack: a volume for each export, and what each front end needs to serve them: for NBD an
-//! export table for each address that is listened on, for FUSE a mount for each place.
+//! Exports of a live stack: a volume for each export, and what each front end needs to serve them:
+//! for NBD an export table for each address that is listened on, for FUSE a mount for each place.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Marks and ends of logs: the entries of `log-writes` that no client's I/O makes.
 //!
-//! It goes to the log device through a context of its own, opened for it, so that no data thread has
-//! to be there. Waiting is looking again after a pause, as for volumes that drain.
+//! It goes to the log device through a context of its own, opened for it, so that no data thread
+//! has to be there. Waiting is looking again after a pause, as for volumes that drain.
 
 use std::sync::Arc;
 

@@ -3,8 +3,9 @@
 //! Invariants:
 //! * A device is opened before whatever stands on it, and stays open as long as anything here or
 //!   a context refers to it.
-//! * Nothing here has a thread or a socket, and waits only by a [`SleepFn`] that it was given. The program opens contexts on [`LiveStack::engine`]
-//!   and hands [`LiveStack::tables`] to its front ends.
+//! * Nothing here has a thread or a socket, and waits only by a [`SleepFn`] that it was given. The
+//!   program opens contexts on [`LiveStack::engine`] and hands [`LiveStack::tables`] to its front
+//!   ends.
 
 mod device;
 mod devices;
@@ -53,12 +54,12 @@ use crate::graph::members_first;
 use crate::spec::{DeviceKind, DeviceSpec, ExportSpec, StackSpec};
 use devices::Devices;
 
-/// How long the end of a log may take at the end of a server: as long as a request may take before it
-/// counts as lost.
+/// How long the end of a log may take at the end of a server: as long as a request may take before
+/// it counts as lost.
 const LOG_PATIENCE_NS: Ns = 30_000_000_000;
 
-/// How long arrays are waited for that are to begin: some writes of superblocks, of which each may take a
-/// second on a slow disk.
+/// How long arrays are waited for that are to begin: some writes of superblocks, of which each may
+/// take a second on a slow disk.
 const BEGIN_PATIENCE_NS: Ns = 10_000_000_000;
 
 /// The pause between two looks whether an array has begun, or stopped.
@@ -146,7 +147,8 @@ impl LiveStack {
         self.devices.all()
     }
 
-    /// A volume or an array that `live` is part of now, if there is one: who writes past that spoils it.
+    /// A volume or an array that `live` is part of now, if there is one: who writes past that
+    /// spoils it.
     pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
         uses::above(&self.devices.lock(), live).into_iter().next()
     }
@@ -219,12 +221,13 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above all; for one
-    /// that waits for its members no longer than `BEGIN_PATIENCE_NS`.
+    /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above
+    /// all; for one that waits for its members no longer than `BEGIN_PATIENCE_NS`.
     pub fn await_arrays(&self, pause: &SleepFn) {
         let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
         let locks = self.locks.counters();
-        // A command that changes nothing: its end is told when what follows from the start has begun.
+        // A command that changes nothing: its end is told when what follows from the start has
+        // begun.
         let nothing = || Command::Speed { min: None, max: None };
         let devices = self.devices();
         let arrays = devices.iter().filter_map(|live| live.array.as_ref());
@@ -235,7 +238,8 @@ impl LiveStack {
         }
     }
 
-    /// The members that have no room, which writes wait for: one sentence on each array that has some.
+    /// The members that have no room, which writes wait for: one sentence on each array that has
+    /// some.
     pub fn without_room(&self) -> Vec<String> {
         let sentence = |live: &Arc<LiveDevice>| {
             let status = live.array.as_ref()?.status();

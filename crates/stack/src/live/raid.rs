@@ -21,12 +21,12 @@ use crate::diagnostic::shorten;
 use crate::events::What;
 use crate::spec::{DeviceSpec, RaidSpec};
 
-/// Opens an array of a stack file, without the members that are `absent`. `is_new` says of a device whether
-/// this start has made it.
+/// Opens an array of a stack file, without the members that are `absent`. `is_new` says of a device
+/// whether this start has made it.
 ///
 /// # Errors
-/// [`OpenError`]: the members make no array, or not the one that the stack file says; the array must
-/// not start.
+/// [`OpenError`]: the members make no array, or not the one that the stack file says; the array
+/// must not start.
 pub(super) fn open_raid(
     spec: &DeviceSpec,
     raid: &RaidSpec,
@@ -52,8 +52,8 @@ pub(super) fn open_raid(
     opening.open(&members, &candidates)
 }
 
-/// Why a device is no member of an array that is written: writes to its end fail by the limit of file size, and the array
-/// would wait for room that never comes.
+/// Why a device is no member of an array that is written: writes to its end fail by the limit of
+/// file size, and the array would wait for room that never comes.
 pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
     let (limit, info) = (device.attribute("file_limit")?, device.info());
     let (name, bytes) = (info.name, info.size_bytes);

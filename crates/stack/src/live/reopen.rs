@@ -7,12 +7,14 @@ use super::volumes::{check_stopped, claim, no_device, refused};
 use super::{LiveDevice, LiveStack, SleepFn};
 use crate::runtime::{ChangeError, Refused};
 
-/// How long the command waits until I/O on the file that was open before has ended: it may never end.
+/// How long the command waits until I/O on the file that was open before has ended: it may never
+/// end.
 const PATIENCE_NS: Ns = 10_000_000_000;
 /// How often it looks.
 const PAUSE_NS: Ns = 1_000_000;
 
-/// Opens the file of `name` anew, waits by `pause` until I/O on the one before has ended, and says whether it has.
+/// Opens the file of `name` anew, waits by `pause` until I/O on the one before has ended, and says
+/// whether it has.
 pub(super) fn reopen(
     stack: &LiveStack,
     pause: &SleepFn,

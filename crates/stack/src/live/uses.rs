@@ -1,4 +1,5 @@
-//! Users of the devices of an open stack: the checks of [`crate::graph`] for tables that come later.
+//! Users of the devices of an open stack: the checks of [`crate::graph`] for tables that come
+//! later.
 //!
 //! A volume's live table counts and its inactive one too, because a resume makes that the
 //! live one without asking here again.

@@ -225,8 +225,8 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Nothing comes to a log after its end: a volume with logs is suspended first. `before`: it was
-    /// so already.
+    /// Nothing comes to a log after its end: a volume with logs is suspended first. `before`: it
+    /// was so already.
     fn end_logs_of_removed(&self, live: &LiveDevice, volume: &Volume, before: bool) -> Result<()> {
         if volume.table().is_none_or(|table| table.logs().next().is_none()) {
             return Ok(());

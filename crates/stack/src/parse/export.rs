@@ -111,7 +111,8 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
     }
 }
 
-/// Clients can be told apart only where they come from a Unix socket, open a file, or show a certificate.
+/// Clients can be told apart only where they come from a Unix socket, open a file, or show a
+/// certificate.
 fn check_clients(check: &mut Check<'_>, export: &ExportSpec) {
     for client in &export.clients {
         check_known(check, export, &client.client, &client.span);

@@ -1,7 +1,8 @@
 //! From the text of a stack file to the plain specification of a stack.
 //!
-//! The steps, each in files of its own: `node` (a tree of values with their places), `check` (each table against the
-//! schema), `fields` (typed values), and `device`, `export` and `group` (a section of the specification).
+//! The steps, each in files of its own: `node` (a tree of values with their places), `check` (each
+//! table against the schema), `fields` (typed values), and `device`, `export` and `group` (a
+//! section of the specification).
 
 mod allow;
 mod check;

@@ -2,7 +2,8 @@
 //! sectors of 512 bytes.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey,
-//! log-writes) and the table rules of dmsetup(8). What follows a `#` is left out, and so are lines without a word.
+//! log-writes) and the table rules of dmsetup(8). What follows a `#` is left out, and so are lines
+//! without a word.
 
 use std::ops::Range;
 use std::path::Path;

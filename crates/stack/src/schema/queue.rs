@@ -1,5 +1,5 @@
-//! The settings of a request queue: each is a key of a stack file's `queue` table and an attribute of the running
-//! device, with one range. Source: `ABI/stable/sysfs-block`.
+//! The settings of a request queue: each is a key of a stack file's `queue` table and an attribute
+//! of the running device, with one range. Source: `ABI/stable/sysfs-block`.
 
 use drystone_queue::QUEUES_MAX;
 use drystone_queue::queue::NOMERGES_MAX;

@@ -84,7 +84,8 @@ impl DeviceKind {
 /// `type = "file"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSpec {
-    /// The driver's options; those that all devices have (`logical_block_size`, `read_only`) are the device's.
+    /// The driver's options; those that all devices have (`logical_block_size`, `read_only`) are
+    /// the device's.
     pub options: FileOptions,
     /// Whether the file may be created.
     pub create: Create,
@@ -112,8 +113,8 @@ pub struct RamSpec {
     pub discard: bool,
 }
 
-/// `type = "raid5"`, or another level. What is `None` is as the array has it, or mdadm's choice for a
-/// new one.
+/// `type = "raid5"`, or another level. What is `None` is as the array has it, or mdadm's choice for
+/// a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaidSpec {
     /// The level's word.

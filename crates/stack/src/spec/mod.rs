@@ -39,8 +39,8 @@ pub struct StackSpec {
     pub exports: Vec<ExportSpec>,
     /// Sizes of all devices whose size is known, by name; complete after [`crate::load`].
     pub sizes: BTreeMap<String, u64>,
-    /// Devices that are not opened: their files are not there, or too small, and the arrays that they
-    /// are members of start without them (`run = true`); complete after [`crate::load`].
+    /// Devices that are not opened: their files are not there, or too small, and the arrays that
+    /// they are members of start without them (`run = true`); complete after [`crate::load`].
     pub absent: BTreeSet<String>,
     /// Warnings found on the way.
     pub warnings: Vec<Diagnostic>,
@@ -87,7 +87,8 @@ pub struct ServerSpec {
     pub threads: u32,
     /// How they wait.
     pub poll_mode: PollMode,
-    /// Bytes that buffers of NBD clients' requests may take together, if not what suits the machine.
+    /// Bytes that buffers of NBD clients' requests may take together, if not what suits the
+    /// machine.
     pub memory: Option<u64>,
     /// The control socket, if not the usual one.
     pub control: Option<PathBuf>,

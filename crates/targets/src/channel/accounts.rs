@@ -44,7 +44,8 @@ impl Accounts {
         self.shared.stats.busy.update(now, false, busy);
     }
 
-    /// Bios have ended at `now`, which are counted if that is on; the channel is `busy` after that or not.
+    /// Bios have ended at `now`, which are counted if that is on; the channel is `busy` after that
+    /// or not.
     #[inline]
     pub(super) fn ended(&self, done: &[RemappedDone], counted: bool, now: Ns, busy: bool) {
         for run in done.iter().filter(|_| counted) {

@@ -6,8 +6,8 @@
 //! * A class keeps its bios in the order in which they came. All of them wait equally long, so the
 //!   first is due first.
 //! * `due` is when the next bio is due.
-//! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context without
-//!   an owner: nobody would come to send it on.
+//! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context
+//!   without an owner: nobody would come to send it on.
 
 use super::view::VolumeView;
 use crate::delay::{CLASSES, Class, Delay};
@@ -134,7 +134,8 @@ impl Delays {
 mod tests {
     use super::*;
 
-    /// Of the bios that are due the one goes first that came first, whatever its class and its own time.
+    /// Of the bios that are due the one goes first that came first, whatever its class and its own
+    /// time.
     #[test]
     fn due_bios_go_in_the_order_in_which_they_came() {
         let (delay, mut queue) = (Delay::of_ns([50, 10, 30]), Queue::default());

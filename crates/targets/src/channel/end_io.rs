@@ -1,5 +1,5 @@
-//! Why a part comes back to its channel by its end_io hook: written into its `user_data`, which is of no
-//! other use there.
+//! Why a part comes back to its channel by its end_io hook: written into its `user_data`, which is
+//! of no other use there.
 
 use drystone_core::Bio;
 

@@ -1,10 +1,11 @@
 //! `flakey` as one context uses it: the fate of a bio, and of its data, while the device is down.
 //!
 //! Invariants:
-//! * A part that comes back by its end_io hook is a read that was sent while the device was down, or a
-//!   write with a copy of the data.
+//! * A part that comes back by its end_io hook is a read that was sent while the device was down,
+//!   or a write with a copy of the data.
 //! * The submitter's buffer of a write is never changed.
-//! * There is a generator of random numbers for each segment of the live table, of this context alone.
+//! * There is a generator of random numbers for each segment of the live table, of this context
+//!   alone.
 
 use super::end_io::EndIo;
 use super::view::VolumeView;

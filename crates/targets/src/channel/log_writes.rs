@@ -1,12 +1,12 @@
-//! `log-writes` as one context uses it: what is sent to the device, what then goes into the log, and
-//! the writes that take it there.
+//! `log-writes` as one context uses it: what is sent to the device, what then goes into the log,
+//! and the writes that take it there.
 //!
 //! Invariants:
-//! * A part with a copy of its data goes to the device, with an end_io hook. When it has ended well the
-//!   log learns of it, and the copy becomes the log's.
-//! * The part that made a write to the log necessary carries it, and does not end before. So all writes
-//!   to a log are parts of the bio that made them necessary, and a bio that has ended has nothing on its
-//!   way to the log any more.
+//! * A part with a copy of its data goes to the device, with an end_io hook. When it has ended well
+//!   the log learns of it, and the copy becomes the log's.
+//! * The part that made a write to the log necessary carries it, and does not end before. So all
+//!   writes to a log are parts of the bio that made them necessary, and a bio that has ended has
+//!   nothing on its way to the log any more.
 //! * An error of the log is no error of the volume.
 //! * An entry has its number from the part's way down until the part's end.
 
@@ -231,8 +231,8 @@ impl Logging {
     }
 }
 
-/// Give a write a copy of its data: the log gets what the device got, though the submitter may change
-/// its buffer. False if memory is short.
+/// Give a write a copy of its data: the log gets what the device got, though the submitter may
+/// change its buffer. False if memory is short.
 fn copy_data(part: &mut Bio) -> bool {
     let Some(mut copy) = IoBuf::try_zeroed(part.bytes as usize) else { return false };
     part.copy_data_to(&mut copy);

@@ -1,8 +1,9 @@
-//! The segments of the live table as one context uses them: a bio that passed is moved or divided as the
-//! table says, and goes on to members; `delay`, `flakey` and `log-writes` have state of their own here.
+//! The segments of the live table as one context uses them: a bio that passed is moved or divided
+//! as the table says, and goes on to members; `delay`, `flakey` and `log-writes` have state of
+//! their own here.
 //!
-//! Invariant: a `delay`, `flakey` or `log-writes` segment gets a part that was made here, never the bio
-//! that was submitted: that one has to keep its time, its data and its end_io hook.
+//! Invariant: a `delay`, `flakey` or `log-writes` segment gets a part that was made here, never the
+//! bio that was submitted: that one has to keep its time, its data and its end_io hook.
 
 use super::delay::Delays;
 use super::end_io::EndIo;

@@ -4,7 +4,8 @@
 //! * `members` are the context's channels of the live table's members, by the members' numbers.
 //! * The port is open as long as the view exists. It is opened before what is published is read: a
 //!   suspension between the two finds the port.
-//! * [`VolumeView::report`] says that the channel is quiesced only by the epoch that this view has seen.
+//! * [`VolumeView::report`] says that the channel is quiesced only by the epoch that this view has
+//!   seen.
 
 use crate::shared::{Live, Port, Shared};
 use crate::table::{Table, To};
@@ -55,8 +56,8 @@ impl VolumeView {
         Subscription::new(&self.shared.live, &env.locks)
     }
 
-    /// Take `live` as what is published. True if its table is another one. [`VolumeView::follow`] is to
-    /// come after that.
+    /// Take `live` as what is published. True if its table is another one. [`VolumeView::follow`]
+    /// is to come after that.
     pub(super) fn replace(&mut self, live: Subscription<Live>) -> bool {
         let former = std::mem::replace(&mut self.live, live);
         let address = |live: &Live| live.table.as_deref().map(std::ptr::from_ref);
@@ -152,8 +153,8 @@ impl VolumeView {
         is_plain(bio, &self.live.limits, self.live.size_bytes, self.special)
     }
 
-    /// Check `bio` as Linux's `submit_bio_noacct` does, and take the flag for polling off where polling is
-    /// off.
+    /// Check `bio` as Linux's `submit_bio_noacct` does, and take the flag for polling off where
+    /// polling is off.
     pub(super) fn check(&self, bio: &mut Bio) -> Result<(), Status> {
         if !self.live.io_poll {
             bio.flags.remove(BioFlags::POLLED);
@@ -180,8 +181,8 @@ impl VolumeView {
         env.send_all_down(self.members[member as usize], bios);
     }
 
-    /// Send a part, whose sectors are the volume's, to a member where they lie `add` further on. A flush
-    /// has no sector.
+    /// Send a part, whose sectors are the volume's, to a member where they lie `add` further on. A
+    /// flush has no sector.
     pub(super) fn send_moved(&self, env: &mut Env, (member, add): (u32, u64), mut bio: Box<Bio>) {
         if bio.op != Op::Flush {
             bio.sector = Sector(bio.sector.0.wrapping_add(add));

@@ -178,8 +178,8 @@ impl LogEntry {
     }
 }
 
-/// Takes any bytes as a write log, and reads it from its beginning to where it makes no sense: for fuzzing.
-/// Returns how many entries it has read.
+/// Takes any bytes as a write log, and reads it from its beginning to where it makes no sense: for
+/// fuzzing. Returns how many entries it has read.
 pub fn fuzz_write_log(bytes: &[u8]) -> u64 {
     let Ok(log) = LogSuper::decode(bytes) else { return 0 };
     let mut again = [0; SUPER_BYTES];

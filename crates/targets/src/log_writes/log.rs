@@ -11,17 +11,17 @@
 //!   So whatever is replayed up to some entry is what the device could have held at some moment.
 //! * Whoever places entries carries them: it writes them, and what it ends with (a flush, a FUA
 //!   write, a mark) waits until they are counted by a super block that is in place.
-//! * `batches` are the placed runs of entries that are not in place, in order; `in_place` counts the
-//!   entries before the first of them. A super block says `in_place`, never more. One is written at
-//!   a time (`super_under_way`), the first one before any entry: so whoever reads a log, at any
-//!   moment, finds a run of whole entries of this log.
+//! * `batches` are the placed runs of entries that are not in place, in order; `in_place` counts
+//!   the entries before the first of them. A super block says `in_place`, never more. One is
+//!   written at a time (`super_under_way`), the first one before any entry: so whoever reads a log,
+//!   at any moment, finds a run of whole entries of this log.
 //! * Nobody waits in vain: whoever cannot go on is among `waiters`, and all of them are told when a
 //!   super block has been written or the log has failed. A batch that gets into place is followed
 //!   by one or the other.
 //! * After `failed` nothing is written any more.
 //!
-//! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders all;
-//! the atomics are for whoever only wants to know, and nothing rests on them.
+//! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders
+//! all; the atomics are for whoever only wants to know, and nothing rests on them.
 
 use super::format::{LOG_END_MARK, LOG_HEADER_BYTES, LogEntry, LogFlags, LogSuper};
 use drystone_core::mailbox::Message;
@@ -337,8 +337,8 @@ impl Log {
         self.fail(&mut self.lock(locks), wakes);
     }
 
-    /// What `carrier` is to do next. Called once when it was made, and each time when its writes have
-    /// ended or its `doorbell` rang, which it waits for. `wakes` are then to be sent.
+    /// What `carrier` is to do next. Called once when it was made, and each time when its writes
+    /// have ended or its `doorbell` rang, which it waits for. `wakes` are then to be sent.
     pub(crate) fn step(
         &self,
         carrier: &mut LogCarrier,

@@ -2,8 +2,8 @@
 //! so that what the device held at each moment can be had again (`dm-log-writes`).
 //!
 //! A write goes into the log when it is known to be durable: FUA writes when they complete, others
-//! when a flush has that was sent after they completed. So the log up to a flush is the least that a
-//! device may hold after the power failed there; `log.rs` says how the order comes about.
+//! when a flush has that was sent after they completed. So the log up to a flush is the least that
+//! a device may hold after the power failed there; `log.rs` says how the order comes about.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/log-writes.rst`.
 
@@ -21,8 +21,8 @@ use std::sync::Arc;
 /// What a line of a table says of `log-writes`.
 #[derive(Clone)]
 pub struct LogWritesSpec {
-    /// Where the segment's first sector is: the same sector of a device, because the kernel's target
-    /// has no offset.
+    /// Where the segment's first sector is: the same sector of a device, because the kernel's
+    /// target has no offset.
     pub area: Area,
     /// The device that holds the log, from its first sector on.
     pub log: Area,
@@ -56,8 +56,8 @@ impl LogWritesSpec {
     }
 
     /// The limits of a segment: those of the device, which the log does not share. Flushes always
-    /// mean something, because the log is about them; zeroes are written, because a log of version 1
-    /// has nothing else for them.
+    /// mean something, because the log is about them; zeroes are written, because a log of version
+    /// 1 has nothing else for them.
     pub(crate) fn limits(&self) -> Limits {
         let below = Limits::STACKING.stack(self.area.device.info().limits);
         let limits = Limits { write_cache: true, fua: true, max_write_zeroes_bytes: 0, ..below };
@@ -101,15 +101,16 @@ impl WriteLog {
         fits.then(|| self.log.mark(text, locks)).flatten()
     }
 
-    /// Put what is not known to be durable into the log, and the mark that ends it; the caller carries
-    /// that there. `None` if there is nothing to be done. To be called while the volume is quiet; any
-    /// thread.
+    /// Put what is not known to be durable into the log, and the mark that ends it; the caller
+    /// carries that there. `None` if there is nothing to be done. To be called while the volume is
+    /// quiet; any thread.
     pub fn end(&self, locks: &LockCounters) -> Option<LogCarrier> {
         self.log.end(locks)
     }
 
     /// What `carrier` is to do next: called once for a new one, then whenever its writes to
-    /// [`WriteLog::device`] have ended, and now and then while it waits. `wakes` are then to be sent.
+    /// [`WriteLog::device`] have ended, and now and then while it waits. `wakes` are then to be
+    /// sent.
     pub fn step(
         &self,
         carrier: &mut LogCarrier,

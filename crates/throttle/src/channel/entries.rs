@@ -1,12 +1,12 @@
 //! The groups whose bios came through one channel: their local credit, and their bios that wait.
 //!
 //! Invariants:
-//! * A group's entry stands in the slot of its number. An entry whose slot another group has by now is a
-//!   *former* one, which stays while bios of it wait.
-//! * While a bio of a group and direction waits, `waiting` counts it, and so does the lane of its path
-//!   ([`Visited`]).
-//! * Credit goes back to the limits when the rules change, when a bio has to wait, and when the entry
-//!   goes.
+//! * A group's entry stands in the slot of its number. An entry whose slot another group has by now
+//!   is a *former* one, which stays while bios of it wait.
+//! * While a bio of a group and direction waits, `waiting` counts it, and so does the lane of its
+//!   path ([`Visited`]).
+//! * Credit goes back to the limits when the rules change, when a bio has to wait, and when the
+//!   entry goes.
 
 use super::visited::Visited;
 use crate::counts::GroupCounts;
@@ -100,8 +100,8 @@ impl Entry {
         self.sides.iter().any(|side| side.waiting > 0)
     }
 
-    /// Go by `rules`. False if they have no such group any more. Lanes that may let bios go earlier,
-    /// because credit went back, are `given`; lanes where bios wait are `visited`.
+    /// Go by `rules`. False if they have no such group any more. Lanes that may let bios go
+    /// earlier, because credit went back, are `given`; lanes where bios wait are `visited`.
     fn refresh(
         &mut self,
         rules: &Rules,
@@ -177,8 +177,8 @@ impl Entries {
         Some(())
     }
 
-    /// Go by `rules`. `visited`, which is empty, gets the lanes where bios wait. The lanes that may let
-    /// bios go earlier, because credit went back to limits there.
+    /// Go by `rules`. `visited`, which is empty, gets the lanes where bios wait. The lanes that may
+    /// let bios go earlier, because credit went back to limits there.
     pub(super) fn refresh(
         &mut self,
         rules: &Rules,

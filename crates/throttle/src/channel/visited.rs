@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * Each lane stands here once, with how many bios of the channel wait there.
-//! * A lane without any is dropped by [`Visited::drop_idle`], after all bios that were granted are taken.
+//! * A lane without any is dropped by [`Visited::drop_idle`], after all bios that were granted are
+//!   taken.
 
 use crate::lane::{Caller, Lane, NEVER};
 use drystone_core::Bio;
@@ -10,8 +11,8 @@ use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use std::sync::Arc;
 
-/// When a channel rechecks a lane whose next time is not known, because another thread is just taking
-/// the bios in.
+/// When a channel rechecks a lane whose next time is not known, because another thread is just
+/// taking the bios in.
 const RECHECK_NS: Ns = 1_000_000;
 
 struct Visit {

@@ -41,7 +41,8 @@ pub struct Recorder {
     pub most: u64,
     /// The same by now, if it has changed.
     pub limit: Arc<Mutex<Option<u64>>>,
-    /// Done when it is asked next how much that is: while a channel admits bios by rules that it has read.
+    /// Done when it is asked next how much that is: while a channel admits bios by rules that it
+    /// has read.
     pub hook: Hook,
 }
 

@@ -128,7 +128,8 @@ impl Files {
         }
     }
 
-    /// Makes loop devices of all files, unless the process is to end meanwhile. The workers must serve.
+    /// Makes loop devices of all files, unless the process is to end meanwhile. The workers must
+    /// serve.
     ///
     /// # Errors
     /// What `losetup` says, or that there can be no thread.
@@ -244,8 +245,8 @@ impl Files {
         move || {
             let known = loops.lock(&locks).clone();
             known.iter().for_each(|device| _ = device.detach());
-            // One may just have been made. Else whatever has a file of this name may be somebody else's, of
-            // another mount namespace.
+            // One may just have been made. Else whatever has a file of this name may be somebody
+            // else's, of another mount namespace.
             if makes_loop.load(SeqCst) {
                 LoopDevice::all_of(&path).iter().for_each(|device| _ = device.detach());
             }

@@ -1,8 +1,9 @@
 //! Loop devices follow the size of what is behind them.
 //!
-//! A loop device has the size that its file had when it was made. Devices change their size in several
-//! ways (an attribute, a volume's table, an array that ends its reshape), so a thread looks at it now and
-//! then: at the device, not at the file, so that an idle server has no requests for itself.
+//! A loop device has the size that its file had when it was made. Devices change their size in
+//! several ways (an attribute, a volume's table, an array that ends its reshape), so a thread looks
+//! at it now and then: at the device, not at the file, so that an idle server has no requests for
+//! itself.
 
 use std::fs;
 use std::path::PathBuf;

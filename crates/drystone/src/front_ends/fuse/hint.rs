@@ -1,4 +1,5 @@
-//! What can be done with a loop device: to mount the file system that is there, or to make one where nothing is.
+//! What can be done with a loop device: to mount the file system that is there, or to make one
+//! where nothing is.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};

@@ -1,7 +1,8 @@
 //! Loop devices, by util-linux's `losetup`.
 //!
-//! Invariant: a device counts as ours while it is attached as it was when we made or found it. Its file's name
-//! does not tell that: the kernel names a file by where it is now, which is nowhere once it was unmounted.
+//! Invariant: a device counts as ours while it is attached as it was when we made or found it. Its
+//! file's name does not tell that: the kernel names a file by where it is now, which is nowhere
+//! once it was unmounted.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,8 +28,8 @@ pub struct LoopDevice {
 }
 
 impl LoopDevice {
-    /// Makes one of `file`, whose server must answer meanwhile; direct I/O, so that pages are not kept
-    /// twice.
+    /// Makes one of `file`, whose server must answer meanwhile; direct I/O, so that pages are not
+    /// kept twice.
     ///
     /// # Errors
     /// What `losetup` says, or that it is not there.
@@ -51,10 +52,11 @@ impl LoopDevice {
         Ok(LoopDevice { path, attachment })
     }
 
-    /// Has the kernel find that the file takes no holes, and so announce no discards: it does so for every file of a
-    /// file system that could, until one is refused (from Linux 6.10 on; before, it goes on). The server must
-    /// refuse holes meanwhile, so that the one that is tried here costs nothing. Best effort: where there is no
-    /// `blkdiscard`, discards stay announced, and are refused.
+    /// Has the kernel find that the file takes no holes, and so announce no discards: it does so
+    /// for every file of a file system that could, until one is refused (from Linux 6.10 on;
+    /// before, it goes on). The server must refuse holes meanwhile, so that the one that is tried
+    /// here costs nothing. Best effort: where there is no `blkdiscard`, discards stay announced,
+    /// and are refused.
     pub fn try_discard(&self, geometry: Geometry) {
         let mut command = Command::new("blkdiscard");
         command.args(["--offset=0", &format!("--length={}", geometry.block)]).arg(&self.path);
@@ -105,8 +107,9 @@ impl LoopDevice {
     }
 }
 
-/// Says which loop devices have a file behind them that is in no folder any more. One of a server that was killed
-/// after its file had been unmounted lazily looks so, but also one of a server that lives: so it is only said.
+/// Says which loop devices have a file behind them that is in no folder any more. One of a server
+/// that was killed after its file had been unmounted lazily looks so, but also one of a server that
+/// lives: so it is only said.
 pub fn tell_of_lost() {
     for device in devices() {
         if backing_file(&device).is_some_and(|name| is_lost(&name, Path::exists)) {
@@ -119,8 +122,8 @@ pub fn tell_of_lost() {
     }
 }
 
-/// Whether the kernel's name is that of a file whose mount is in no folder: it then begins at the mount's own root,
-/// which is the file, or the folder that the file is in.
+/// Whether the kernel's name is that of a file whose mount is in no folder: it then begins at the
+/// mount's own root, which is the file, or the folder that the file is in.
 fn is_lost(name: &[u8], exists: impl Fn(&Path) -> bool) -> bool {
     let is_removed = name.ends_with(REMOVED);
     let name = PathBuf::from(OsString::from_vec(name.to_vec()));
@@ -151,15 +154,15 @@ fn backing_file(device: &Path) -> Option<Vec<u8>> {
     told(device, "loop/backing_file")
 }
 
-/// A number that is another each time that something is put behind the device; before Linux 5.15 the file's name
-/// has to do. `None` if there is nothing.
+/// A number that is another each time that something is put behind the device; before Linux 5.15
+/// the file's name has to do. `None` if there is nothing.
 fn attachment(device: &Path) -> Option<Vec<u8>> {
     let file = backing_file(device)?;
     Some(told(device, "diskseq").unwrap_or(file))
 }
 
-/// Whether the kernel's name is that of the file, or of one in that folder. A file may have been removed since, or
-/// have a name that looks so.
+/// Whether the kernel's name is that of the file, or of one in that folder. A file may have been
+/// removed since, or have a name that looks so.
 fn names_file(name: &[u8], file: &Path) -> bool {
     let removed = name.strip_suffix(REMOVED);
     let names = [Some(name), removed].into_iter().flatten();

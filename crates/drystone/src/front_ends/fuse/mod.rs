@@ -62,7 +62,8 @@ impl FrontEnd for Fuse {
         paths.map(|path| path.display().to_string()).collect()
     }
 
-    /// All of them before any is unmounted, so that none waits for another's client. A mount that refuses is reported then.
+    /// All of them before any is unmounted, so that none waits for another's client. A mount that
+    /// refuses is reported then.
     fn close(&mut self) {
         self.mounts.iter_mut().for_each(|files| _ = files.detach_loops());
     }

@@ -1,7 +1,8 @@
 //! Targets of mounts: their state before a mount, and what an earlier server left there.
 //!
 //! Invariants:
-//! - No call asks the path for anything before the server behind it is known to answer, or to be gone.
+//! - No call asks the path for anything before the server behind it is known to answer, or to be
+//!   gone.
 //! - A file or folder with contents is not mounted over, because that would hide them.
 
 use std::fs::{self, File};
@@ -62,7 +63,8 @@ impl MountTarget {
     }
 }
 
-/// Looks at a path on a thread of its own, for a while: a call to a stopped server cannot be interrupted.
+/// Looks at a path on a thread of its own, for a while: a call to a stopped server cannot be
+/// interrupted.
 fn look(path: PathBuf) -> anyhow::Result<Found> {
     let (tell, told) = sync_channel(1);
     let asked = path.clone();

@@ -1,5 +1,5 @@
-//! The experiment `blk-throttle-accuracy`: what limits ask and what they give, over time, in real time
-//! on a null device, since that is what users see.
+//! The experiment `blk-throttle-accuracy`: what limits ask and what they give, over time, in real
+//! time on a null device, since that is what users see.
 
 mod sheet;
 mod taken;

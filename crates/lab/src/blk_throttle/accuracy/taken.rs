@@ -62,8 +62,8 @@ impl Taken {
         self.rate(flow, from, to)
     }
 
-    /// The greatest deviation of `flows` together, as a part of what was asked, over any window after
-    /// the beginning in which that did not change.
+    /// The greatest deviation of `flows` together, as a part of what was asked, over any window
+    /// after the beginning in which that did not change.
     pub(super) fn deviation(&self, sheet: &Sheet, flows: &[usize], steps: Steps) -> f64 {
         let windows = (steps.settle..=steps.all() - steps.window)
             .filter(|from| sheet.then.is_none() || *from <= steps.settle || *from >= steps.half());

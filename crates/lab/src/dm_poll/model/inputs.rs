@@ -1,7 +1,8 @@
-//! What the simulation is fed with, measured on this machine: looks at a poll queue, the lock held in
-//! them, words to another thread.
+//! What the simulation is fed with, measured on this machine: looks at a poll queue, the lock held
+//! in them, words to another thread.
 //!
-//! Each is a median of many short stretches, since one in which a thread lost its core says nothing.
+//! Each is a median of many short stretches, since one in which a thread lost its core says
+//! nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -274,7 +275,8 @@ fn tell_ns(to: u32, from: u32, each: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// Taking words out of a channel on core `to` that come from core `from`, as the device's thread does.
+/// Taking words out of a channel on core `to` that come from core `from`, as the device's thread
+/// does.
 fn take_in_ns(from: u32, to: u32, each: Duration) -> anyhow::Result<f64> {
     let _pinned = Pinned::to(to)?;
     let (sender, receiver) = channel();

@@ -3,8 +3,8 @@
 use crate::dm_poll::scene::TAIL;
 use crate::model::design::Ps;
 
-/// Lines that move from an I/O's owner to who found it on another core, and back: the message, and the
-/// head of the inbox.
+/// Lines that move from an I/O's owner to who found it on another core, and back: the message, and
+/// the head of the inbox.
 pub const FOREIGN_LINES: u64 = 2;
 
 /// How threads learn of ends.
@@ -48,8 +48,8 @@ pub struct Load {
     pub queues: usize,
     /// What half of the requests take.
     pub latency_ps: Ps,
-    /// Cores that keep the members' time, of which thread `n` has number `n` modulo these; and the share
-    /// of each that is had.
+    /// Cores that keep the members' time, of which thread `n` has number `n` modulo these; and the
+    /// share of each that is had.
     pub devices: usize,
     pub devices_had: f64,
 }

@@ -1,12 +1,14 @@
-//! The model of `dm-poll`: pollers with a core each, more of them than this machine has cores for. Every
-//! modelled figure is marked; what feeds and checks it is measured in the same run.
+//! The model of `dm-poll`: pollers with a core each, more of them than this machine has cores for.
+//! Every modelled figure is marked; what feeds and checks it is measured in the same run.
 //!
-//! * `inputs`: what is measured besides the points, `points`: the points, and an I/O's costs from them.
+//! * `inputs`: what is measured besides the points, `points`: the points, and an I/O's costs from
+//!   them.
 //! * `load`, `sim`, `parts`: the simulation, which takes all costs as values.
 //! * `verdict`, `page`: how far the model is off, what it lacks, and the page that says so.
 //!
-//! Polled requests wait for no thread, so two pollers can have both of this machine's cores: that is
-//! where the model's lines and busy queues are checked. By interrupt the device needs one of them.
+//! Polled requests wait for no thread, so two pollers can have both of this machine's cores: that
+//! is where the model's lines and busy queues are checked. By interrupt the device needs one of
+//! them.
 
 mod inputs;
 mod load;
@@ -147,7 +149,8 @@ fn load(way: Way, depth: usize, striped: bool) -> Load {
     Load { way, depth, striped, queues: 1, latency_ps, devices: 1, devices_had: 1.0 }
 }
 
-/// A poller on each of `cores`; by interrupt each has a core of its own that keeps its devices' time.
+/// A poller on each of `cores`; by interrupt each has a core of its own that keeps its devices'
+/// time.
 fn figures_beyond(
     table: &str,
     depth: usize,
@@ -169,8 +172,8 @@ fn figures_beyond(
 /// How often as much time is modelled as was asked for, where nothing ended in that.
 const STRETCHES: [Ps; 4] = [1, 4, 16, 64];
 
-/// The mean of some seeds. On a busy machine, whose devices hardly had a core, a short time may pass
-/// without an end, which is no figure: then it goes on.
+/// The mean of some seeds. On a busy machine, whose devices hardly had a core, a short time may
+/// pass without an end, which is no figure: then it goes on.
 fn figures(load: &Load, io: &IoCosts, costs: &Costs, setting: &Setting) -> Figures {
     let times = STRETCHES.map(|times| setting.time_ps.saturating_mul(times));
     let runs = times.map(|time_ps| Setting { time_ps, ..*setting });

@@ -374,8 +374,8 @@ impl Beyond {
         self.ways.iter().find(|(own, _)| *own == way).map(|(_, found)| found)
     }
 
-    /// What an interrupt would have to take of its submitter's core, ns of an I/O, for polling to be as
-    /// fast.
+    /// What an interrupt would have to take of its submitter's core, ns of an I/O, for polling to
+    /// be as fast.
     fn break_even_ns(&self, way: Way) -> Option<f64> {
         let each = |found: &Figures| f64::from(self.cores) * 1e9 / found.iops;
         Some(each(self.of(way)?) - each(self.of(Way::Interrupt)?))

@@ -1,7 +1,8 @@
 //! What threads of the simulation meet: devices that keep time, and poll queues.
 //!
 //! Invariants:
-//! * A request is in one device's `due` or one queue's `arrivals` or `due`, once, until it is found.
+//! * A request is in one device's `due` or one queue's `arrivals` or `due`, once, until it is
+//!   found.
 //! * A queue has at most one holder, which is on a core, or ready: nobody sleeps with the lock.
 
 use std::cmp::Reverse;

@@ -24,8 +24,8 @@ pub struct Point {
     pub modelled: Option<Figures>,
 }
 
-/// One poller of each kind of volume, several on the cores that submit, and, polled, two with a core
-/// each, where there are only two; with one I/O in flight, and at the mail's depth.
+/// One poller of each kind of volume, several on the cores that submit, and, polled, two with a
+/// core each, where there are only two; with one I/O in flight, and at the mail's depth.
 pub fn all(most: u32, cores: &Cores) -> Vec<Point> {
     let (irq, poll) = (PollMode::Interrupt, PollMode::Poll);
     let mut points = Vec::new();
@@ -149,8 +149,8 @@ pub struct IoCostsOf {
 }
 
 impl IoCostsOf {
-    /// From the points with one poller at the mail's depth: their processor time, less what looks took.
-    /// With one I/O in flight looks and wake-ups take nearly all of it.
+    /// From the points with one poller at the mail's depth: their processor time, less what looks
+    /// took. With one I/O in flight looks and wake-ups take nearly all of it.
     ///
     /// # Errors
     /// When a point with one poller is missing.

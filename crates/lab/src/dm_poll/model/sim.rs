@@ -1,5 +1,5 @@
-//! The simulation: threads that keep I/Os in flight on volumes of three members and learn of their ends
-//! by interrupts or by polling, as `drystone_bench::lane` does it.
+//! The simulation: threads that keep I/Os in flight on volumes of three members and learn of their
+//! ends by interrupts or by polling, as `drystone_bench::lane` does it.
 //!
 //! ```text
 //!  submit one -> poll: look at the queue of the oldest  line -> taken? hold -> tell others' owners -> reap
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Invariants:
-//! * A bio is idle or in flight; the parts of one in flight are with a device or a queue, or found and
-//!   on the way to their thread.
+//! * A bio is idle or in flight; the parts of one in flight are with a device or a queue, or found
+//!   and on the way to their thread.
 //! * A thread that sleeps has an empty inbox, or is being woken, or is among a queue's sleepers.
 //! * The same values give the same figures.
 

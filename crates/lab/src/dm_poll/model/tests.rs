@@ -61,8 +61,8 @@ fn assert_about(found: f64, wanted: f64, part: f64) {
     assert!((found / wanted - 1.0).abs() < part, "{found}, not about {wanted}");
 }
 
-/// One I/O submitted and one look a round, or few more where the oldest is late: what a round takes is
-/// known.
+/// One I/O submitted and one look a round, or few more where the oldest is late: what a round takes
+/// is known.
 #[test]
 fn one_poller_takes_what_its_parts_take() {
     for way in [SKIP, WAIT] {
@@ -169,8 +169,8 @@ fn pollers_with_a_queue_each_share_nothing() {
     }
 }
 
-/// One core for three: as much as one of them gets, and a queue is found busy only where its holder was
-/// put off with it.
+/// One core for three: as much as one of them gets, and a queue is found busy only where its holder
+/// was put off with it.
 #[test]
 fn pollers_that_share_a_core_share_its_time() {
     let one = run(&load(SKIP, 1), &IO, &COSTS, 1).iops;

@@ -44,7 +44,8 @@ fn is_poll(way: Way) -> bool {
     way != Way::Interrupt
 }
 
-/// All sentences: what it always lacks, and one for each point that it misses by more than [`LIMIT`].
+/// All sentences: what it always lacks, and one for each point that it misses by more than
+/// [`LIMIT`].
 pub fn lacks(points: &[Point]) -> Vec<String> {
     let mut all: Vec<String> = ALWAYS.iter().map(|text| (*text).to_owned()).collect();
     all.extend(points.iter().enumerate().filter_map(|(number, point)| {

@@ -1,13 +1,14 @@
 //! The scheduler `mq-deadline`, shared without waiting: which context may use the algorithm when.
 //!
-//! A submitter that gets the **turn** inserts and dispatches; one that does not publishes its
-//! bios and goes on, and the holder of the turn takes them in (flat combining). See `docs/design/0002-mq-deadline.md`;
-//! the cure is that of "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens
-//! Axboe, linux-block, 23 January 2024) without its second lock and its faults.
+//! A submitter that gets the **turn** inserts and dispatches; one that does not publishes its bios
+//! and goes on, and the holder of the turn takes them in (flat combining). See
+//! `docs/design/0002-mq-deadline.md`; the cure is that of "block/mq-deadline: use separate
+//! insertion lists" (Bart Van Assche and Jens Axboe, linux-block, 23 January 2024) without its
+//! second lock and its faults.
 //!
 //! Invariants:
-//! * Nobody waits for the turn but a channel that is closed, and nothing that was published without it is left behind
-//!   ([`super::turn`]).
+//! * Nobody waits for the turn but a channel that is closed, and nothing that was published without
+//!   it is left behind ([`super::turn`]).
 //! * While nothing is kept no trees are here: each channel brings its own, so that their memory
 //!   stays in the cache of the core that uses them.
 //! * While nothing is kept, best-effort bios for which there are tags go **alone**: through a FIFO

@@ -44,11 +44,12 @@ impl Manager {
         }
     }
 
-    /// Check that a device that was added, or is to replace a member, has a superblock that says so: without it the
-    /// next start knows nothing of the device.
+    /// Check that a device that was added, or is to replace a member, has a superblock that says
+    /// so: without it the next start knows nothing of the device.
     ///
     /// # Errors
-    /// It did not take it, and has failed. One that was to be added is let go: no context has had it yet.
+    /// It did not take it, and has failed. One that was to be added is let go: no context has had
+    /// it yet.
     fn check_recorded(&mut self, command: &Command) -> Result<()> {
         let array = self.shared.name.clone();
         match command {
@@ -80,8 +81,8 @@ impl Manager {
         }
     }
 
-    /// Tell the outcome of a command when its effects can be seen: work that it starts has begun, work that it ends
-    /// has ended (Linux `stop_sync_thread`).
+    /// Tell the outcome of a command when its effects can be seen: work that it starts has begun,
+    /// work that it ends has ended (Linux `stop_sync_thread`).
     pub(super) fn tell_outcomes(&mut self) {
         let sync = &self.sync;
         let is_over = self.is_over;
@@ -306,8 +307,8 @@ impl Manager {
         }
     }
 
-    /// Let go of devices that are to be removed, once nothing is on its way to them any more that could be
-    /// written over what somebody else puts there (Linux `nr_pending`).
+    /// Let go of devices that are to be removed, once nothing is on its way to them any more that
+    /// could be written over what somebody else puts there (Linux `nr_pending`).
     pub(super) fn remove_asked(&mut self, now: Ns) -> Option<Ns> {
         for (request, deadline) in self.requests.take_removals() {
             let Command::Remove(name) = request.command() else { continue };

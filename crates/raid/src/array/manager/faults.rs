@@ -24,8 +24,8 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
-        // Contexts see at once how far a member is rebuilt. They must not see that before the list of the bad blocks
-        // up to there.
+        // Contexts see at once how far a member is rebuilt. They must not see that before the list
+        // of the bad blocks up to there.
         self.shared.pass_turns(self.io.ctx.locks());
     }
 
@@ -72,7 +72,8 @@ impl Manager {
         if now < at {
             return Some(at);
         }
-        // A write that fails again is reported before the next look; without a report there is room.
+        // A write that fails again is reported before the next look; without a report there is
+        // room.
         for disk in self.members.iter_mut() {
             disk.lacks_room = std::mem::take(&mut disk.was_full);
         }
@@ -109,9 +110,9 @@ impl Manager {
         }
     }
 
-    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). Once it has refused some write,
-    /// that may be older than a write that failed there, or that was left out because of the list: nothing
-    /// comes off any more.
+    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). Once it has refused
+    /// some write, that may be older than a write that failed there, or that was left out because
+    /// of the list: nothing comes off any more.
     fn note_good_block(&mut self, position: usize, sector: u64) {
         let disk = &mut self.members[position];
         let start = disk.superblock.data_offset + sector;

@@ -2,8 +2,10 @@
 //!
 //! Invariants:
 //! * No two devices have one name or one number; a role has at most one member and one replacement.
-//! * A change that superblocks are to say is marked ([`Members::is_changed`]) until they are written.
-//! * A change of the devices that are to be rebuilt is marked too, so that a rebuild under way begins again.
+//! * A change that superblocks are to say is marked ([`Members::is_changed`]) until they are
+//!   written.
+//! * A change of the devices that are to be rebuilt is marked too, so that a rebuild under way
+//!   begins again.
 
 use crate::array::disk::{Disk, DiskState, LogTodo};
 use crate::array::event::{ArrayEvent, Failed, Strength};
@@ -133,7 +135,8 @@ impl Members {
         disk
     }
 
-    /// The lowest of these numbers that no device has, nor had since the array was started, if there is one.
+    /// The lowest of these numbers that no device has, nor had since the array was started, if
+    /// there is one.
     pub(super) fn free_number(&self, numbers: Range<u32>) -> Option<u32> {
         let is_free = |number: &u32| self.find(MemberNumber(*number)).is_none();
         let was_used = |number: &u32| self.removed.contains(&MemberNumber(*number));
@@ -141,7 +144,8 @@ impl Members {
         new.or_else(|| numbers.clone().find(is_free))
     }
 
-    /// The device is not used any more. That is on record only when the superblocks have been written.
+    /// The device is not used any more. That is on record only when the superblocks have been
+    /// written.
     pub(super) fn fail(&mut self, position: usize, why: Failed) {
         let disk = &mut self.disks[position];
         let (before, member) = (disk.state, disk.name.clone());

@@ -2,8 +2,8 @@
 //! `raid5d` and `md_do_sync`).
 //!
 //! Invariants:
-//! * Superblocks say what is so, or more cautiously: dirty is written before the first write passes,
-//!   clean after the last has ended; a failed member is on record on the others before a
+//! * Superblocks say what is so, or more cautiously: dirty is written before the first write
+//!   passes, clean after the last has ended; a failed member is on record on the others before a
 //!   configuration without it is published; how far something is rebuilt is written after it is.
 //! * The configuration of contexts changes by being published, after the superblocks that it
 //!   relies on are durable.
@@ -81,8 +81,8 @@ impl Manager {
         shared.fits_below.store(resync_from.unwrap_or(CLEAN), Release);
         let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
         let are_copied_anew = assembly.resync_from.is_some() && disks.iter().any(is_replacement);
-        // It is on record as dirty, and stays so until it is known to be better: replacements have to say
-        // how little they have before members say that all is well.
+        // It is on record as dirty, and stays so until it is known to be better: replacements have
+        // to say how little they have before members say that all is well.
         let is_dirty = resync_from == Some(0) || are_copied_anew;
         let is_changed = assembly.lost() > 0 || assembly.resync_from.is_some();
         let layout = shared.conf().layout;
@@ -122,8 +122,8 @@ impl Manager {
         self.end();
     }
 
-    /// Until there is something to do. A context's wait may end for nothing, again and again where a
-    /// member is polled: a step, which has others look, is not to be made each time.
+    /// Until there is something to do. A context's wait may end for nothing, again and again where
+    /// a member is polled: a step, which has others look, is not to be made each time.
     fn wait(&mut self, deadline: Option<Ns>) {
         let is_time = |now| deadline.is_some_and(|deadline| deadline <= now);
         // A wake-up may have come while superblocks were written, and ended a wait of that.
@@ -200,8 +200,8 @@ impl Manager {
         records.write(&mut to)
     }
 
-    /// Write what has changed of the bitmap; durable when this returns. False if a device has failed
-    /// by that.
+    /// Write what has changed of the bitmap; durable when this returns. False if a device has
+    /// failed by that.
     fn write_bitmap(&mut self) -> bool {
         let (records, mut to) = self.records();
         records.write_bitmap(&mut to)
@@ -263,7 +263,8 @@ impl Manager {
         self.requests.change_status(change);
     }
 
-    /// The status of now. This is done at each step, and takes the memory of the disks that were told.
+    /// The status of now. This is done at each step, and takes the memory of the disks that were
+    /// told.
     fn status(&self, mut disks: Vec<DiskStatus>) -> ArrayStatus {
         let disk = |disk: &Disk| DiskStatus {
             name: disk.name.clone(),

@@ -1,10 +1,11 @@
-//! The records of an array on its members: superblocks, the write-intent bitmap, empty partial parity logs.
+//! The records of an array on its members: superblocks, the write-intent bitmap, empty partial
+//! parity logs.
 //!
 //! Invariants:
-//! * Superblocks are never newer than what they rely on: members are flushed before them, the bitmap and the logs
-//!   are written before them.
-//! * A member that does not take a write has failed, and that is put on record on the others before a write
-//!   here returns.
+//! * Superblocks are never newer than what they rely on: members are flushed before them, the
+//!   bitmap and the logs are written before them.
+//! * A member that does not take a write has failed, and that is put on record on the others before
+//!   a write here returns.
 //! * No member is left two events behind: it would be a stranger after a crash.
 
 use super::members::Members;
@@ -76,18 +77,20 @@ impl Records {
         self.updated_ns
     }
 
-    /// Put on record what is so now, on all devices that have not failed; durable when this returns. A
-    /// device that does not take its superblock has failed, which is then put on record too. True if one has:
-    /// then contexts are to hear of it.
+    /// Put on record what is so now, on all devices that have not failed; durable when this
+    /// returns. A device that does not take its superblock has failed, which is then put on record
+    /// too. True if one has: then contexts are to hear of it.
     pub(super) fn write(&mut self, to: &mut Target<'_>) -> bool {
         let faulty = to.members.faulty();
         self.bring_level(to);
         let (mut written, mut is_lower) = (self.common.events, false);
         loop {
-            // An update that some members have gets a count that no other update has. One that no member has does
-            // not count: a member two events behind is not taken in again after a crash.
+            // An update that some members have gets a count that no other update has. One that no
+            // member has does not count: a member two events behind is not taken in again after a
+            // crash.
             self.change_common().events = written;
-            // Data that superblocks call good has to be durable on all members before any of them says so.
+            // Data that superblocks call good has to be durable on all members before any of them
+            // says so.
             let (mut failed, mut why) = (to.flush_if_better(), Failed::Flush);
             if failed.is_empty() {
                 let spares_too = self.next_events(to);
@@ -101,8 +104,9 @@ impl Records {
                 }
                 self.update_common(to);
                 (failed, why) = (self.write_all(to, spares_too), Failed::Superblock);
-                // A member with an event that was taken away must not be two behind either: the count goes up by one,
-                // and by another one when all have that, so that a member that failed is older than they.
+                // A member with an event that was taken away must not be two behind either: the
+                // count goes up by one, and by another one when all have that, so that a member
+                // that failed is older than they.
                 is_lower |= self.common.events < written && !failed.is_empty();
                 written = self.common.events;
             }
@@ -118,8 +122,8 @@ impl Records {
         to.members.faulty() > faulty
     }
 
-    /// Members that a crash kept from the last update of another life get it before there is a next one:
-    /// a second crash would leave them two behind, which makes them strangers.
+    /// Members that a crash kept from the last update of another life get it before there is a next
+    /// one: a second crash would leave them two behind, which makes them strangers.
     fn bring_level(&mut self, to: &mut Target<'_>) {
         let is_behind = |disk: &Disk| {
             disk.state.role().is_some()
@@ -170,7 +174,8 @@ impl Records {
         // Stripes that are being written may not fit, wherever they are.
         common.resync_offset = match to.record {
             Record::Clean => fits_below,
-            // The logs tell what is being written, and nothing of what the resync has yet to put right.
+            // The logs tell what is being written, and nothing of what the resync has yet to put
+            // right.
             _ if has_logs && fits_below != CLEAN => ppl::RESYNC_PENDING,
             Record::Dirty | Record::Settling(_) => 0,
         };
@@ -230,8 +235,8 @@ impl Records {
         tickets
     }
 
-    /// Write the superblock of one device, whose list of bad blocks has changed. False if it did not
-    /// take it.
+    /// Write the superblock of one device, whose list of bad blocks has changed. False if it did
+    /// not take it.
     pub(super) fn write_one(&mut self, to: &mut Target<'_>, position: usize) -> bool {
         let tickets = self.start_write(to, position);
         let is_written = to.io.wait_for_all(&tickets);
@@ -239,8 +244,8 @@ impl Records {
         is_written
     }
 
-    /// Write what has changed of the bitmap to all who have a role; durable when this returns. False if
-    /// a device did not take it, which has failed then.
+    /// Write what has changed of the bitmap to all who have a role; durable when this returns.
+    /// False if a device did not take it, which has failed then.
     pub(super) fn write_bitmap(&mut self, to: &mut Target<'_>) -> bool {
         let mut failed = Vec::new();
         for round in 0..2 {
@@ -304,8 +309,8 @@ impl Target<'_> {
         positions.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(position, _)| *position).collect()
     }
 
-    /// Give new members a partial parity log, and all members an empty one at the start; durable when
-    /// this returns. False if a device did not take it, which has failed then.
+    /// Give new members a partial parity log, and all members an empty one at the start; durable
+    /// when this returns. False if a device did not take it, which has failed then.
     fn write_empty_logs(&mut self) -> bool {
         let Some(conf) = self.shared.conf().ppl else { return true };
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Whether the members are on record as fitting one another (md's safe mode): dirty before the first write passes,
-//! clean again when nobody has written for a while.
+//! Whether the members are on record as fitting one another (md's safe mode): dirty before the
+//! first write passes, clean again when nobody has written for a while.
 //!
 //! ```text
 //!          a write is wanted                no write for a while
@@ -7,7 +7,8 @@
 //!                                        a write is wanted meanwhile      all writes have ended
 //! ```
 //!
-//! Invariant: this only decides. The manager writes superblocks and publishes as it is told, at once.
+//! Invariant: this only decides. The manager writes superblocks and publishes as it is told, at
+//! once.
 
 use drystone_core::clock::Ns;
 
@@ -23,8 +24,8 @@ pub(super) enum Record {
     Clean,
     /// They may not.
     Dirty,
-    /// They may not, and no new write passes: they are to be clean if the writes under way end soon. The
-    /// epoch of the configuration that says so.
+    /// They may not, and no new write passes: they are to be clean if the writes under way end
+    /// soon. The epoch of the configuration that says so.
     Settling(u64),
 }
 
@@ -37,7 +38,8 @@ pub(super) enum Next {
     RecordDirty(Ns),
     /// Publish that no new write passes, and tell the epoch of that ([`SafeMode::writes_stopped`]).
     StopWrites,
-    /// See whether all writes have ended that passed before this epoch ([`SafeMode::writes_checked`]).
+    /// See whether all writes have ended that passed before this epoch
+    /// ([`SafeMode::writes_checked`]).
     CheckWrites(u64),
     /// Publish that writes pass again: nothing else was said of it. Then ask again at that time.
     LetWritesPass(Ns),

@@ -1,6 +1,6 @@
-//! Where the parts of a new spare are: as on a member, but for the data, which begins where this device has
-//! room for it. Members of one array may differ in that: mdadm chooses by the size of each device. Where no
-//! member's places fit, they are those of a new array.
+//! Where the parts of a new spare are: as on a member, but for the data, which begins where this
+//! device has room for it. Members of one array may differ in that: mdadm chooses by the size of
+//! each device. Where no member's places fit, they are those of a new array.
 
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::places::Places;
@@ -23,8 +23,9 @@ pub(super) struct Needs<'a> {
     pub(super) block_sectors: u64,
 }
 
-/// The superblock of a device of so many sectors, laid out as that of a member: as one of `models` if it can
-/// be, the first ones first, or else with the data as late as it can be, or else with all places anew.
+/// The superblock of a device of so many sectors, laid out as that of a member: as one of `models`
+/// if it can be, the first ones first, or else with the data as late as it can be, or else with all
+/// places anew.
 ///
 /// # Errors
 /// There is no room: the sectors that would do.
@@ -58,8 +59,8 @@ fn offsets(model: &Superblock, sectors: u64, needs: Needs<'_>) -> Vec<u64> {
     vec![last - last % ALIGNMENT_SECTORS, last - last % BLOCK_SECTORS]
 }
 
-/// With the offsets of `model` from the superblock, if all has room so, apart from one another and in blocks of
-/// the device.
+/// With the offsets of `model` from the superblock, if all has room so, apart from one another and
+/// in blocks of the device.
 fn laid_out(
     model: &Superblock,
     sectors: u64,
@@ -206,7 +207,8 @@ mod tests {
         }
     }
 
-    /// mdadm 3.3 and 3.4 put the list of bad blocks into the bitmap; of a new spare it is beside it.
+    /// mdadm 3.3 and 3.4 put the list of bad blocks into the bitmap; of a new spare it is beside
+    /// it.
     #[test]
     fn what_overlaps_on_members_is_apart_on_a_spare() {
         let (own, sectors, bitmap) = member("r5-ls-bitmap");

@@ -4,8 +4,8 @@
 //! * Only what is done is told to contexts, and written to superblocks.
 //! * One thing is synchronised at a time: what a crash left, then new members, then what was asked
 //!   for.
-//! * For a member that came back the chunks that the bitmap says are all that are set once no write goes
-//!   past it any more.
+//! * For a member that came back the chunks that the bitmap says are all that are set once no write
+//!   goes past it any more.
 
 use super::safe_mode::QUIET_PAUSE_NS;
 use super::sync_run::{LOOK_NS, Load, SyncRun, is_asked_for};
@@ -51,7 +51,8 @@ impl Manager {
         deadline
     }
 
-    /// Other devices are to be rebuilt than when a rebuild under way began: it begins again, with them.
+    /// Other devices are to be rebuilt than when a rebuild under way began: it begins again, with
+    /// them.
     fn interrupt_rebuild_if_changed(&mut self) {
         let is_changed = self.members.take_rebuild_change();
         if is_changed && self.sync.action() == Some(SyncAction::Recover) {
@@ -100,8 +101,8 @@ impl Manager {
         }
     }
 
-    /// All contexts write by the configuration of the synchronisation, so that no write bypasses a member that
-    /// is being rebuilt.
+    /// All contexts write by the configuration of the synchronisation, so that no write bypasses a
+    /// member that is being rebuilt.
     fn all_know(&mut self, run: &mut SyncRun) -> bool {
         let Some(epoch) = run.awaited() else { return true };
         if !self.shared.shards_are_at(epoch, self.io.ctx.locks()) {

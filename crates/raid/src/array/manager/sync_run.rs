@@ -217,8 +217,8 @@ impl SyncRun {
         end - self.next
     }
 
-    /// The words of a bitmap that are done and were not marked so before; `used` are the sectors of a
-    /// member.
+    /// The words of a bitmap that are done and were not marked so before; `used` are the sectors of
+    /// a member.
     pub(super) fn take_done_words(&mut self, words: &Bitmap, used: u64) -> Range<usize> {
         let done = match self.done >= used {
             true => words.len(),

@@ -40,8 +40,8 @@ fn all_fits(stand: &mut Stand) {
     assert!(stand.reads(0, 1, BYTES));
 }
 
-/// What was told to be added is there at the next start; what was not is no device of the array, and may be tried
-/// again.
+/// What was told to be added is there at the next start; what was not is no device of the array,
+/// and may be tried again.
 #[test]
 fn a_device_that_does_not_flush_is_not_added() {
     for policy in [Policy::Resync, Policy::Bitmap, Policy::Ppl] {

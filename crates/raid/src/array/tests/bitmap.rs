@@ -95,8 +95,8 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
     }
 }
 
-/// Who has not heard of two updates is a stranger after a crash, so an update in which a member fails
-/// is one, though it begins anew.
+/// Who has not heard of two updates is a stranger after a crash, so an update in which a member
+/// fails is one, though it begins anew.
 #[test]
 fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     for writes in 0.. {

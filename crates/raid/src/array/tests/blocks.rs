@@ -1,4 +1,5 @@
-//! Members whose logical blocks have 4096 bytes: each I/O of theirs is whole blocks, or the stand ends the test.
+//! Members whose logical blocks have 4096 bytes: each I/O of theirs is whole blocks, or the stand
+//! ends the test.
 
 use super::*;
 

@@ -152,8 +152,8 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
     }
 }
 
-/// An array with logs that crashed while it was written, without its member 2. `damage` is done to the
-/// log of the member that has the parity of what was written last.
+/// An array with logs that crashed while it was written, without its member 2. `damage` is done to
+/// the log of the member that has the parity of what was written last.
 fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, usize) {
     let mut stand = stopped(Policy::Ppl);
     stand.start();
@@ -216,7 +216,8 @@ fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
     );
 }
 
-/// A member's list has no entries, so what its unit is says nothing: the next list is in sectors, and found again.
+/// A member's list has no entries, so what its unit is says nothing: the next list is in sectors,
+/// and found again.
 #[test]
 fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
     for shift in [3, 20, 33, 255] {

@@ -32,7 +32,8 @@ fn begin(stand: &Stand, number: u64) -> User {
     User { ctx, number, has_ended: false }
 }
 
-/// Begins writes of which most wait for a stripe, and drops the contexts that `dropped` has a bit for.
+/// Begins writes of which most wait for a stripe, and drops the contexts that `dropped` has a bit
+/// for.
 fn with_dropped(dropped: u64) {
     let mut stand = Stand::new(4);
     stand.create(Level::Raid5, true);

@@ -99,7 +99,8 @@ fn bad_blocks_and_failed_members_are_told_of() {
     assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
-/// Members that a crash kept from the last update are given it first, and all members are flushed before.
+/// Members that a crash kept from the last update are given it first, and all members are flushed
+/// before.
 #[test]
 fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such() {
     let (mut stand, told) = telling(4, Level::Raid5);
@@ -119,7 +120,8 @@ fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such()
     assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
-/// It is not asked block by block whether it takes something after all, though it has a bad block list.
+/// It is not asked block by block whether it takes something after all, though it has a bad block
+/// list.
 #[test]
 fn a_member_that_has_gone_fails_at_once() {
     for reads in [true, false] {

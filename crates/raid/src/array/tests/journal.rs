@@ -75,8 +75,8 @@ fn writes_that_are_in_the_journal_only_are_not_passed_over() {
     assert!(why.contains("86016-90111") && why.contains("mdadm on Linux"), "{why}");
     lacking.is_forced = true;
     assert!(starts(&mut lacking).contains("86016-90111"));
-    // The same block that the members have, a block that was not whole when the power went, and one of which it
-    // is said later that its members have it.
+    // The same block that the members have, a block that was not whole when the power went, and one
+    // of which it is said later that its members have it.
     let same = tag(21);
     starts(&mut stand(&journal_data(uuid, 8 * 21, &same), &[same]));
     starts(&mut stand(&payload, &[vec![8; BLOCK_BYTES]]));

@@ -24,8 +24,8 @@ fn over(device: &Arc<dyn Device>) -> Volume {
     volume
 }
 
-/// An array whose member 1 is below a volume, with a byte for each block, and a block of member 1 that
-/// it cannot read. The sector of the array that is there.
+/// An array whose member 1 is below a volume, with a byte for each block, and a block of member 1
+/// that it cannot read. The sector of the array that is there.
 fn stand() -> (Stand, Volume, u64) {
     let mut stand = Stand::new(4);
     stand.create(Level::Raid5, true);

@@ -1,6 +1,6 @@
-//! Arrays whose members' superblocks were changed here and there, one to four of them: what starts is written
-//! and read, stopped, and read again. Nothing that superblocks say of places may come to lie in the data, and what
-//! cannot be right is refused.
+//! Arrays whose members' superblocks were changed here and there, one to four of them: what starts
+//! is written and read, stopped, and read again. Nothing that superblocks say of places may come to
+//! lie in the data, and what cannot be right is refused.
 
 use super::*;
 use crate::metadata::superblock::{Features, Superblock};

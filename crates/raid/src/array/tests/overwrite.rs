@@ -1,5 +1,5 @@
-//! A client that changes its buffer while it is written, as guests and mapped files do: what is stored
-//! is anybody's guess, but parity fits it.
+//! A client that changes its buffer while it is written, as guests and mapped files do: what is
+//! stored is anybody's guess, but parity fits it.
 
 use super::stand::{Stand, is_idle};
 use super::*;

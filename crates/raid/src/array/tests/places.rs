@@ -1,5 +1,5 @@
-//! Superblocks that contradict themselves, one another or their device: nothing is written where something else
-//! is, and what Linux takes is taken.
+//! Superblocks that contradict themselves, one another or their device: nothing is written where
+//! something else is, and what Linux takes is taken.
 
 use super::*;
 use crate::ids::Role;
@@ -249,8 +249,8 @@ fn a_bitmap_near_the_superblock_is_written_as_far_as_its_bits_need() {
     assert!(images(&stand) == before);
 }
 
-/// The same where the superblock begins the device or ends it: behind the bits there is nothing of the bitmap's,
-/// and behind the superblock of 1.0 the end of the device.
+/// The same where the superblock begins the device or ends it: behind the bits there is nothing of
+/// the bitmap's, and behind the superblock of 1.0 the end of the device.
 #[test]
 fn a_bitmap_near_any_superblock_is_written_as_far_as_its_bits_need() {
     for minor in Minor::ALL {
@@ -446,7 +446,8 @@ fn flags_that_the_freshest_superblock_does_not_have_are_not_kept() {
     }
 }
 
-/// A crash while `mdadm --grow --size` tells the members leaves some that were not told: they are an event behind.
+/// A crash while `mdadm --grow --size` tells the members leaves some that were not told: they are
+/// an event behind.
 #[test]
 fn members_that_were_not_told_of_a_new_size_are_used_with_it() {
     for policy in [Policy::Ppl, Policy::Bitmap, Policy::Resync] {
@@ -480,8 +481,8 @@ fn a_member_that_has_no_room_for_a_new_size_takes_no_part() {
     assert!(stand.memories[3].image() == before, "it was written");
 }
 
-/// The same of a spare that was not told yet that it replaces a member which has failed: the array starts without
-/// it, and nothing is written to it.
+/// The same of a spare that was not told yet that it replaces a member which has failed: the array
+/// starts without it, and nothing is written to it.
 #[test]
 fn a_spare_that_has_no_room_for_its_role_takes_no_part() {
     let mut stand = with_two_sectors_of_bits();

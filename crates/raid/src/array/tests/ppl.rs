@@ -141,7 +141,8 @@ fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
     }
 }
 
-/// Its logs make good what was being written when the power went, and nothing of what the resync had yet to do.
+/// Its logs make good what was being written when the power went, and nothing of what the resync
+/// had yet to do.
 #[test]
 fn a_resync_that_was_not_for_a_crash_outlives_one() {
     let (mut stand, _) = stand(4);
@@ -176,8 +177,8 @@ fn a_resync_that_was_not_for_a_crash_outlives_one() {
     assert!(is_idle(&stand.array.as_ref().unwrap().0.status()), "nothing is synchronised");
 }
 
-/// A write, cut off after every one of the writes that it makes to members; then read with all members,
-/// and without each of them.
+/// A write, cut off after every one of the writes that it makes to members; then read with all
+/// members, and without each of them.
 fn at_every_write(disks: usize, lost: Option<usize>, write: Range<u64>) {
     for writes in 0.. {
         let (mut stand, model) = stand(disks);
@@ -331,7 +332,8 @@ fn writes() -> impl Strategy<Value = Vec<Vec<(u64, u64)>>> {
     proptest::collection::vec(proptest::collection::vec(write, 1..5), 1..8)
 }
 
-/// Make writes until power goes. What was being written then counts as torn; all else is in `model`.
+/// Make writes until power goes. What was being written then counts as torn; all else is in
+/// `model`.
 fn write_until_cut(
     stand: &mut Stand,
     model: &mut [u8],
@@ -374,7 +376,8 @@ fn mismatches(stand: &mut Stand) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// However power goes, with whatever member missing then: what is not being written is not harmed.
+    /// However power goes, with whatever member missing then: what is not being written is not
+    /// harmed.
     #[test]
     fn nothing_is_harmed_that_is_not_being_written(
         steps in writes(),

@@ -31,8 +31,8 @@ fn parity_fits(stand: &Stand) -> bool {
     (0..4096).all(|at| blocks.iter().fold(0, |sum, block| sum ^ block[at]) == 0)
 }
 
-/// A resync that leaves out a block because it cannot be read now leaves an error that is seen later,
-/// when a data block is computed from it.
+/// A resync that leaves out a block because it cannot be read now leaves an error that is seen
+/// later, when a data block is computed from it.
 #[test]
 fn parity_that_cannot_be_read_is_made_anew() {
     let mut stand = started(4);
@@ -71,8 +71,8 @@ fn one_parity_is_made_anew_beside_the_other() {
     }
 }
 
-/// An array whose power went while a block was given to a member and to its replacement, which is on record
-/// as having had it before, and did not get it.
+/// An array whose power went while a block was given to a member and to its replacement, which is
+/// on record as having had it before, and did not get it.
 fn cut_beside_a_replacement(policy: Option<Policy>) -> Stand {
     let (mut stand, _) = replacing_with(1, policy);
     stand.memories[4].hold();
@@ -104,8 +104,8 @@ fn is_replaced_well(stand: &mut Stand, what: &str) {
     assert!(stand.reads(136, 1, 28 << 10), "{what}");
 }
 
-/// Parity is made to fit the member, so what its replacement missed at the crash would show when that
-/// has taken the place.
+/// Parity is made to fit the member, so what its replacement missed at the crash would show when
+/// that has taken the place.
 #[test]
 fn a_replacement_gets_again_what_was_being_written_at_a_crash() {
     for policy in [None, Some(Policy::Bitmap), Some(Policy::Ppl)] {
@@ -128,8 +128,8 @@ fn a_replacement_gets_it_again_after_a_second_crash() {
     }
 }
 
-/// That a block was taken again is told to the manager some time after it was; a write that fails until
-/// then is newer.
+/// That a block was taken again is told to the manager some time after it was; a write that fails
+/// until then is newer.
 #[test]
 fn a_write_that_fails_after_one_that_went_well_is_on_record() {
     let mut stand = started(4);
@@ -162,8 +162,8 @@ fn is_answered(request: &Request) -> Option<bool> {
     request.outcome(&locks).map(|outcome| outcome.is_ok())
 }
 
-/// Whoever read a block that had to be computed does not wait until it is written anew, so that may be
-/// under way when nobody has anything in flight.
+/// Whoever read a block that had to be computed does not wait until it is written anew, so that may
+/// be under way when nobody has anything in flight.
 #[test]
 fn an_array_stops_when_nothing_is_on_its_way_to_its_members() {
     let mut stand = started(4);
@@ -256,8 +256,8 @@ fn a_member_that_is_replaced_is_only_read() {
     assert!(!stand.power.take().iter().any(to_data));
 }
 
-/// A member with a volatile cache may join an array of members without, whose flushes then count. So do those
-/// between two rounds of a log.
+/// A member with a volatile cache may join an array of members without, whose flushes then count.
+/// So do those between two rounds of a log.
 #[test]
 fn arrays_take_flushes_whatever_their_members_are() {
     let mut stand = Stand::new(4);

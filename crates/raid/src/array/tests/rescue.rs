@@ -1,5 +1,5 @@
-//! Read-only arrays, and arrays that are started by force: what is computed without a member, and what of it is
-//! reported as suspect.
+//! Read-only arrays, and arrays that are started by force: what is computed without a member, and
+//! what of it is reported as suspect.
 
 use super::stand::Stand;
 use super::*;

@@ -1,8 +1,10 @@
-//! Flushes of an array: of all members at once. A write with `PREFLUSH` is one that waits for such a flush.
+//! Flushes of an array: of all members at once. A write with `PREFLUSH` is one that waits for such
+//! a flush.
 //!
 //! Invariants:
-//! * A flush succeeds only when all members have flushed from which the array could be read after a power cut:
-//!   those that could not are on record as failed before, and the others flush again after that.
+//! * A flush succeeds only when all members have flushed from which the array could be read after a
+//!   power cut: those that could not are on record as failed before, and the others flush again
+//!   after that.
 //! * A member that cannot flush is a fault of the array only if parity does not make up for it.
 
 use super::membership::Membership;
@@ -62,7 +64,8 @@ impl Flushes {
         self.running.insert(Flushing { left: members, failures: Vec::new(), part })
     }
 
-    /// A member has answered the flush of this number. What becomes of it, if that was the last one.
+    /// A member has answered the flush of this number. What becomes of it, if that was the last
+    /// one.
     pub(super) fn answered(
         &mut self,
         number: u32,
@@ -100,8 +103,8 @@ impl Flushes {
 }
 
 impl FailedFlush {
-    /// How it fails at once, if it does: it was cancelled, or a member failed that cannot be done without; or
-    /// nobody is there to record anything (`is_final`).
+    /// How it fails at once, if it does: it was cancelled, or a member failed that cannot be done
+    /// without; or nobody is there to record anything (`is_final`).
     pub(super) fn status_at_once(&self, membership: &Membership, is_final: bool) -> Option<Status> {
         let failures = || self.failures.iter();
         let cancelled = failures().find(|(_, status)| *status == Status::Cancelled);

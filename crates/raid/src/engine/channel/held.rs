@@ -1,5 +1,5 @@
-//! Bios that a channel holds back: all new ones while the array is suspended, and writes until the members are
-//! on record as dirty.
+//! Bios that a channel holds back: all new ones while the array is suspended, and writes until the
+//! members are on record as dirty.
 //!
 //! Invariants:
 //! * Bios of one kind go on in the order in which they came.

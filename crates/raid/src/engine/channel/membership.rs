@@ -1,8 +1,8 @@
 //! The configuration by which a channel works, with its context's channels of the members.
 //!
 //! Invariants:
-//! * `channels` belongs to the configuration of `conf`: first that of each role's member, then that of each
-//!   role's replacement, `NO_CHANNEL` where the role has none.
+//! * `channels` belongs to the configuration of `conf`: first that of each role's member, then that
+//!   of each role's replacement, `NO_CHANNEL` where the role has none.
 //! * `in_use` are those of `channels` that exist, in the same order.
 
 use crate::engine::conf::{Conf, Member};
@@ -44,8 +44,8 @@ impl Membership {
         self.conf.is_current(published)
     }
 
-    /// Go over to what is published. `channel_of` gives the context's channel of a device. True if a
-    /// channel is not needed any more.
+    /// Go over to what is published. `channel_of` gives the context's channel of a device. True if
+    /// a channel is not needed any more.
     pub(super) fn refresh(
         &mut self,
         published: &Published<Conf>,

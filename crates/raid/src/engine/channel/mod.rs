@@ -5,8 +5,8 @@
 //! write, or read of what is lost --> items, by shard --> the shard's turn, here or whoever has it
 //! ```
 //!
-//! The channel is made of parts, each of which keeps its own state. This file, `route` and `turns` lead a bio
-//! from one part to the next.
+//! The channel is made of parts, each of which keeps its own state. This file, `route` and `turns`
+//! lead a bio from one part to the next.
 //!
 //! Invariants:
 //! * A bio that the array let pass carries its channel in its trail, so it counts as in flight here
@@ -221,7 +221,8 @@ impl ArrayChannel {
         }
     }
 
-    /// Have the manager record the members that could not flush; or fail, if they cannot be done without.
+    /// Have the manager record the members that could not flush; or fail, if they cannot be done
+    /// without.
     #[cold]
     fn flush_failed(&mut self, env: &mut Env, flush: FailedFlush) {
         let is_final = self.conf().limits.read_only || env.is_draining();
@@ -233,7 +234,8 @@ impl ArrayChannel {
         self.shared.report(&mut reports);
     }
 
-    /// The configuration has changed: flushes that waited for a member's failure to be recorded go on.
+    /// The configuration has changed: flushes that waited for a member's failure to be recorded go
+    /// on.
     fn retry_flushes(&mut self, env: &mut Env) {
         for flush in self.flushes.take_unrecorded() {
             match flush.retry(&self.membership) {

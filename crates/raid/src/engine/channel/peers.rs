@@ -1,9 +1,10 @@
 //! The channels of an array as one of them reaches the others.
 //!
 //! Invariants:
-//! * The own port is open as long as this exists. It is opened before the configuration is read for the first
-//!   time, so that each later change finds the port.
-//! * `ports` may lack a port that was opened since: a port that is looked for is looked for among those of now.
+//! * The own port is open as long as this exists. It is opened before the configuration is read for
+//!   the first time, so that each later change finds the port.
+//! * `ports` may lack a port that was opened since: a port that is looked for is looked for among
+//!   those of now.
 
 use crate::engine::port::{Origin, Port, Ports};
 use crate::engine::shared::Shared;
@@ -66,8 +67,8 @@ impl Peers {
         }
     }
 
-    /// Items of a port are in the hands of another context. The doorbell by which that channel is to
-    /// be told, if it does not know yet.
+    /// Items of a port are in the hands of another context. The doorbell by which that channel is
+    /// to be told, if it does not know yet.
     pub(super) fn mark_foreign(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
         if home == self.home() {
             self.own.set_foreign();

@@ -1,8 +1,10 @@
 //! The bios that a channel has in flight, and its counts of them.
 //!
 //! Invariants:
-//! * `items` are the bios, or parts of them, that this channel brought to shards and has not got back.
-//! * `member_io` are the bios to members that this channel sent, whichever channel's items they are for.
+//! * `items` are the bios, or parts of them, that this channel brought to shards and has not got
+//!   back.
+//! * `member_io` are the bios to members that this channel sent, whichever channel's items they are
+//!   for.
 //! * `writes` are the writes that passed and have not ended.
 //! * `started` is published at the end of the call in which the bios came.
 

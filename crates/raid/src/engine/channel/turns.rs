@@ -45,7 +45,8 @@ impl ArrayChannel {
         logs.for_each(|role| self.to_logs.touch(role));
     }
 
-    /// Enter all shards and logs that are touched; shards first, also those that a log's turn touches.
+    /// Enter all shards and logs that are touched; shards first, also those that a log's turn
+    /// touches.
     pub(super) fn run_touched(&mut self, env: &mut Env) {
         loop {
             if let Some(entry) = self.to_shards.next() {
@@ -78,8 +79,8 @@ impl ArrayChannel {
         self.combine(env, at, |channel| channel.to_logs.list(role), run_turn);
     }
 
-    /// Work at a shard or log in turns: those who find it taken leave their bios to the holder of the turn (flat
-    /// combining). `is_changed`: there is a configuration that it may not know.
+    /// Work at a shard or log in turns: those who find it taken leave their bios to the holder of
+    /// the turn (flat combining). `is_changed`: there is a configuration that it may not know.
     fn combine<T>(
         &mut self,
         env: &mut Env,
@@ -152,7 +153,8 @@ impl ArrayChannel {
         };
         shard.make_runs(&turn, &mut self.effects, send);
         self.effects.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
-        // Within the turn: the next holder, who sees what this one has done, finds the manager told.
+        // Within the turn: the next holder, who sees what this one has done, finds the manager
+        // told.
         if !self.effects.reports.is_empty() {
             self.shared.report(&mut self.effects.reports);
         }
@@ -232,8 +234,8 @@ impl ArrayChannel {
     }
 }
 
-/// Give a shard what was brought to it: I/O of members that has ended, tickets that have come back, items. `is_sync`
-/// tells whether the items of a port are to be synchronised.
+/// Give a shard what was brought to it: I/O of members that has ended, tickets that have come back,
+/// items. `is_sync` tells whether the items of a port are to be synchronised.
 fn accept(
     shard: &mut Shard,
     turn: &TurnInput<'_>,

@@ -1,10 +1,10 @@
-//! What a channel is to bring to shards, or to partial parity logs, by their number, and which of them it is to
-//! enter.
+//! What a channel is to bring to shards, or to partial parity logs, by their number, and which of
+//! them it is to enter.
 //!
 //! Invariants:
 //! * A number with bios in its list is touched.
-//! * `changed` is a part of `touched`: those that may not know the configuration yet, so that they are entered
-//!   even with nothing to be brought.
+//! * `changed` is a part of `touched`: those that may not know the configuration yet, so that they
+//!   are entered even with nothing to be brought.
 
 use drystone_core::{Bio, BioList};
 

@@ -162,9 +162,10 @@ impl Shard {
         Step::Continue
     }
 
-    /// Record blocks in the bad block logs of their members before the stripe goes on: those that a present
-    /// member cannot read and that cannot be computed, and those of `targets`, which their members do not
-    /// get. A later write of such a block takes it off the log, so it must not come first.
+    /// Record blocks in the bad block logs of their members before the stripe goes on: those that a
+    /// present member cannot read and that cannot be computed, and those of `targets`, which their
+    /// members do not get. A later write of such a block takes it off the log, so it must not come
+    /// first.
     pub(super) fn record_bad_blocks(
         &mut self,
         turn: &TurnInput<'_>,
@@ -236,8 +237,8 @@ impl Shard {
         }
     }
 
-    /// Mark the stripe's bit in the write-intent bitmap, or ask the manager to. The stripe may be written once
-    /// this returns [`Intent::Known`].
+    /// Mark the stripe's bit in the write-intent bitmap, or ask the manager to. The stripe may be
+    /// written once this returns [`Intent::Known`].
     fn mark_intent(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Intent {
         let Some(bitmap) = &turn.conf.bitmap else { return Intent::Known };
         let word = bitmap.word_of(self.stripe(id).sector);
@@ -329,8 +330,8 @@ impl Shard {
         self.send_to(turn, id, (to_members, replacements), flags, out);
     }
 
-    /// Write blocks of the cache to these members and replacements, and those anew that a member could
-    /// not read.
+    /// Write blocks of the cache to these members and replacements, and those anew that a member
+    /// could not read.
     pub(super) fn send_to(
         &mut self,
         turn: &TurnInput<'_>,
@@ -374,7 +375,8 @@ impl Shard {
         stripe.failed.clear();
         self.log_done(id, out);
         let stripe = self.stripe(id);
-        // A listed bad block counts as unreadable until it is off the list on the disk, which may fail.
+        // A listed bad block counts as unreadable until it is off the list on the disk, which may
+        // fail.
         let lost = Roles::below(turn.conf.layout.disks()) - turn.conf.readable(stripe.sector);
         let is_kept = lost.len() <= turn.conf.layout.level().parity_disks();
         let status = if is_kept { Status::Ok } else { Status::IoError };
@@ -392,9 +394,9 @@ impl Shard {
         self.stripe(id).draining = draining;
     }
 
-    /// Have blocks sent again that some member had no room for (a sparse file on a full file system). To
-    /// call them bad, or the member failed, would cost the array its redundancy for what is over as soon
-    /// as somebody makes room.
+    /// Have blocks sent again that some member had no room for (a sparse file on a full file
+    /// system). To call them bad, or the member failed, would cost the array its redundancy for
+    /// what is over as soon as somebody makes room.
     fn await_room(&mut self, id: StripeId, out: &mut TurnEffects) {
         let stripe = &self.stripes[id.index()];
         let (sector, fault) = (stripe.sector, Fault::NoRoom);
@@ -407,7 +409,8 @@ impl Shard {
         let stripe = self.stripe(id);
         let is_awaited = !stripe.draining.is_empty() || stripe.sync.is_some();
         if turn.conf.is_suspended && !is_awaited {
-            // A rewrite that no bio waits for: an array that is being stopped does not wait for it either.
+            // A rewrite that no bio waits for: an array that is being stopped does not wait for it
+            // either.
             self.await_manager(id, State::AwaitingRoom);
             return Step::Blocked;
         }
@@ -442,8 +445,8 @@ impl Shard {
             let as_replacement = turn.conf.is_replacement_at(failed.role, failed.number);
             let member = as_replacement
                 .and_then(|is_replacement| turn.conf.member(failed.role, is_replacement));
-            // On a list of before it may come off again: a write that succeeded may be under way to the
-            // manager.
+            // On a list of before it may come off again: a write that succeeded may be under way to
+            // the manager.
             member.is_none_or(|m| m.write_error && m.is_bad_at(sector))
         })
     }

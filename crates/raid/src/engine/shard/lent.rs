@@ -1,6 +1,6 @@
 //! How data of writes comes into the cache: as a copy, since its owner may change it meanwhile, and
-//! parity has to be that of what the members got; or, if all of a stripe is written from memory that
-//! is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
+//! parity has to be that of what the members got; or, if all of a stripe is written from memory
+//! that is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
 //!
 //! Invariants:
 //! * Memory of a writer is in `blocks`, or in a run, from [`Shard::take_data`] until
@@ -42,8 +42,8 @@ impl Shard {
 
 /// The memory of a piece, a whole block, itself.
 fn lent(items: &Slab<Item>, piece: &Piece) -> Option<IoBuf> {
-    // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are only
-    // read while a stripe is written, and those that come back from members are what was sent.
+    // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are
+    // only read while a stripe is written, and those that come back from members are what was sent.
     unsafe { items[piece.item].bio.lend_data(piece.at, BLOCK_BYTES) }
 }
 

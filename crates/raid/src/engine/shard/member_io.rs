@@ -53,8 +53,8 @@ pub(crate) struct Run {
     pub(super) stripes: Vec<StripeId>,
 }
 
-/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back to,
-/// whatever context brings them.
+/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back
+/// to, whatever context brings them.
 #[derive(Default)]
 pub(super) struct Makings {
     /// Idle boxes.

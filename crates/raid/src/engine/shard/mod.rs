@@ -4,20 +4,20 @@
 //! item -> pieces -> stripes: ready -> looked at -> I/O to members -> looked at again ... -> idle
 //! ```
 //!
-//! An *item* is a bio, or a part of one, that lies in one region of the members and so in one shard.
-//! It is attached to its stripes piece by piece, and ends when all of them are done with it.
+//! An *item* is a bio, or a part of one, that lies in one region of the members and so in one
+//! shard. It is attached to its stripes piece by piece, and ends when all of them are done with it.
 //!
 //! Invariants:
 //! * A stripe with work or I/O is busy, any other idle, and free to become another one.
 //! * `waiting` are the items that found no idle stripe, first come first served. Whether one may go
 //!   on depends on this shard alone. Each stripe that becomes idle lets the first of them go on
 //!   (`wake`); what that one leaves over goes to the next. Nobody takes an idle stripe past them.
-//! * An item that waits for a stripe that somebody else gets joins it (`join`), and needs none of its
-//!   own.
+//! * An item that waits for a stripe that somebody else gets joins it (`join`), and needs none of
+//!   its own.
 //! * Nothing in here waits for anything that an item holds: a piece is done without the others.
 //!
-//! Source: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, linux-raid, 2015);
-//! its reversal in Linux (2016) is why no condition here is one of the whole array.
+//! Source: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, linux-raid,
+//! 2015); its reversal in Linux (2016) is why no condition here is one of the whole array.
 
 mod handle;
 mod lent;

@@ -76,7 +76,8 @@ impl Model {
         }
     }
 
-    /// Read blocks, and carry on what this context begins. Of that the first `cancelled` come back undone.
+    /// Read blocks, and carry on what this context begins. Of that the first `cancelled` come back
+    /// undone.
     fn read(&self, who: u32, blocks: &[u64], mut cancelled: usize) {
         let mut visitor = Visitor::new(who);
         let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
@@ -127,8 +128,8 @@ fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     });
 }
 
-/// One has more items than the shard has stripes, while another one does `meanwhile`: all end, and as many stripes as
-/// were asked for last are idle.
+/// One has more items than the shard has stripes, while another one does `meanwhile`: all end, and
+/// as many stripes as were asked for last are idle.
 fn all_end_meanwhile(meanwhile: fn(&Model), cancelled: usize, items: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(1);
@@ -176,8 +177,8 @@ fn loom_stripe_waiters_of_a_cache_that_grows() {
     all_end_meanwhile(|model| model.resize(1, 2), 0, 2);
 }
 
-/// I/O that a dropped context had begun comes back undone, and is begun again; an item that waits for its stripe
-/// waits on.
+/// I/O that a dropped context had begun comes back undone, and is begun again; an item that waits
+/// for its stripe waits on.
 #[test]
 fn loom_stripe_waiters_behind_what_is_cancelled() {
     all_end_meanwhile(|model| model.read(1, &[2], 1), 1, 3);

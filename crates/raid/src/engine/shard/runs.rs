@@ -16,8 +16,8 @@ use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
 const RUN_BLOCKS_MAX: usize = 128;
 
 impl Stripe {
-    /// A copy for a role's replacement. The block itself may be on its way to the member if the copy
-    /// has been sent before.
+    /// A copy for a role's replacement. The block itself may be on its way to the member if the
+    /// copy has been sent before.
     fn copy_of(&mut self, role: Role) -> IoBuf {
         match self.copies.iter().position(|(of, _)| *of == role) {
             Some(at) => self.copies.swap_remove(at).1,
@@ -33,9 +33,9 @@ impl Shard {
         self.runs.iter().any(|(_, run)| is_to(run))
     }
 
-    /// Make bios of all that is to be read and written, and hand each to `send` with the role that it
-    /// is for, and whether it is for that role's replacement. Their `user_data` is the number of their
-    /// run.
+    /// Make bios of all that is to be read and written, and hand each to `send` with the role that
+    /// it is for, and whether it is for that role's replacement. Their `user_data` is the number of
+    /// their run.
     pub(crate) fn make_runs(
         &mut self,
         turn: &TurnInput<'_>,

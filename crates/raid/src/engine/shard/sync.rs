@@ -75,8 +75,8 @@ impl Shard {
         Step::Blocked
     }
 
-    /// Not all can be computed. What can be had is not withheld from its member for that; who does not get
-    /// its block is told that it has none.
+    /// Not all can be computed. What can be had is not withheld from its member for that; who does
+    /// not get its block is told that it has none.
     fn recover_one_by_one(
         &mut self,
         turn: &TurnInput<'_>,
@@ -115,11 +115,13 @@ impl Shard {
             return self.repair(turn, id, bad, out);
         }
         let all_parity = parity_of(&stripe.row) & turn.conf.readable(sector);
-        // A block that its member could not read is computed and written again: it may not have fitted.
+        // A block that its member could not read is computed and written again: it may not have
+        // fitted.
         let parity = all_parity - stripe.unreadable;
         let lost = data - turn.conf.readable(sector);
         if all_parity.len() <= lost.len() {
-            // All parity is needed for what is lost: nothing is left over by which it could be told.
+            // All parity is needed for what is lost: nothing is left over by which it could be
+            // told.
             return self.end_sync(id, Status::Ok, out);
         }
         match self.fetch(turn, id, data | all_parity, out) {

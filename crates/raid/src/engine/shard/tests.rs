@@ -445,7 +445,8 @@ fn a_replacement_gets_all_that_its_member_gets() {
     assert_eq!(bench.rows_that_do_not_fit(), 0);
 }
 
-/// The member is gone, and what was copied from it is all that there is in its place: it gets parity, too.
+/// The member is gone, and what was copied from it is all that there is in its place: it gets
+/// parity, too.
 #[test]
 fn a_replacement_without_its_member_gets_parity_too() {
     for (level, disks) in [(Level::Raid5, 4), (Level::Raid6, 6)] {
@@ -576,8 +577,8 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
     assert_eq!(bench.failed, 2);
 }
 
-/// Members get the very memory of a write of a whole stripe that is declared stable, and a copy of any
-/// other; and what was lent is forgotten.
+/// Members get the very memory of a write of a whole stripe that is declared stable, and a copy of
+/// any other; and what was lent is forgotten.
 #[test]
 fn stable_memory_of_a_whole_stripe_is_not_copied() {
     for (flags, sectors, lent) in
@@ -606,8 +607,9 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
     }
 }
 
-/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. Whoever writes the row
-/// anew meanwhile waits until they are on record as lost, and so takes them off the record again.
+/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. Whoever writes
+/// the row anew meanwhile waits until they are on record as lost, and so takes them off the record
+/// again.
 #[test]
 fn what_is_lost_is_listed_before_it_is_written_anew() {
     let mut bench = Bench::new(Level::Raid5, 2, 3, 1);

@@ -16,8 +16,8 @@ pub struct Candidate {
     pub found: Result<(Minor, Superblock), MetadataError>,
     /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
-    /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged, or cannot be
-    /// where it says.
+    /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged,
+    /// or cannot be where it says.
     pub damage: Option<MetadataError>,
     /// The result of [`ppl::damage`]: with it, the contents of its log are not known.
     pub log_damage: Option<MetadataError>,
@@ -28,8 +28,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The contents of a device of so many sectors, whose superblock is `found`. `read` gives so many bytes from a
-    /// sector of it on. A journal is not read: see [`Candidate::with_journal`].
+    /// The contents of a device of so many sectors, whose superblock is `found`. `read` gives so
+    /// many bytes from a sector of it on. A journal is not read: see [`Candidate::with_journal`].
     pub fn look<E: fmt::Display>(
         name: String,
         device_sectors: u64,
@@ -62,7 +62,8 @@ impl Candidate {
         candidate
     }
 
-    /// The same with what its journal holds, if it is one: all of that is read, which may be gigabytes.
+    /// The same with what its journal holds, if it is one: all of that is read, which may be
+    /// gigabytes.
     #[must_use]
     pub fn with_journal<E: fmt::Display>(
         mut self,

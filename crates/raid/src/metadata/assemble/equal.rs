@@ -1,16 +1,18 @@
 //! Superblocks that have as many events as the freshest one F, taken together.
 //!
-//! None of them is newer, so none is right because its device was named first: for each thing that one of them
-//! says and F does not, the worst is taken, or the array is refused. Which of the two depends on what Linux can
-//! leave. It writes superblocks one after another, and takes an event back when an array becomes clean, so a crash
-//! or a member that fails at that moment leaves equal events with:
+//! None of them is newer, so none is right because its device was named first: for each thing that
+//! one of them says and F does not, the worst is taken, or the array is refused. Which of the two
+//! depends on what Linux can leave. It writes superblocks one after another, and takes an event
+//! back when an array becomes clean, so a crash or a member that fails at that moment leaves equal
+//! events with:
 //! - an array that is clean by one and dirty by another: the lowest `resync_offset` is taken;
 //! - a device that has failed by one and is a member by another: it has failed.
 //!
-//! No crash leaves the others. Geometry and the number of members ([`super::shape`]), two roles for one device, and
-//! partial parity logs of some members only are refused, since nothing tells who is right. A journal, a reshape, a
-//! cluster and an error flag of a Synology NAS are believed whoever says so: they only keep the array from being
-//! written or started. So is a bitmap, which is then kept.
+//! No crash leaves the others. Geometry and the number of members ([`super::shape`]), two roles for
+//! one device, and partial parity logs of some members only are refused, since nothing tells who is
+//! right. A journal, a reshape, a cluster and an error flag of a Synology NAS are believed whoever
+//! says so: they only keep the array from being written or started. So is a bitmap, which is then
+//! kept.
 
 use super::candidate::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
@@ -43,8 +45,8 @@ pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superb
     Ok(agreed)
 }
 
-/// Whether another superblock of F's array has as many events and the same history: F does not call its device
-/// failed, and it calls F's a member ([`super::Assembly::other_history`]).
+/// Whether another superblock of F's array has as many events and the same history: F does not call
+/// its device failed, and it calls F's a member ([`super::Assembly::other_history`]).
 fn is_equal(fresh: &Superblock, other: &Superblock) -> bool {
     (other.set_uuid, other.events) == (fresh.set_uuid, fresh.events)
         && other.dev_number != fresh.dev_number

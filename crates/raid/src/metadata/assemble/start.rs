@@ -39,8 +39,8 @@ fn has_journal(assembly: &Assembly) -> bool {
     assembly.fresh.feature_map.contains(Features::JOURNAL)
 }
 
-/// Why it is not known what the array's journal holds, if so. Its superblocks do not tell: Linux has them say
-/// that all is clean while it is written.
+/// Why it is not known what the array's journal holds, if so. Its superblocks do not tell: Linux
+/// has them say that all is clean while it is written.
 pub(super) fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     const THEN: &str =
         "what was written last may be there only, so that blocks may be read as they were before";
@@ -197,8 +197,8 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
 }
 
 /// Those of [`forcible`] that are forced in: as many as are needed, and all that are as old as the
-/// last of these, since none of them is better than another (mdadm `Assemble.c`, `force_array`). None
-/// if there are too few, or none is needed.
+/// last of these, since none of them is better than another (mdadm `Assemble.c`, `force_array`).
+/// None if there are too few, or none is needed.
 fn chosen(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> {
     let mut old = forcible(assembly, candidates);
     let parity = assembly.layout.level().parity_disks();
@@ -224,7 +224,8 @@ pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
         assembly.members[*role] = Member::InSync { device: *device };
         assembly.left_out.retain(|(left_out, _)| left_out != device);
     }
-    // With members to spare parity is made to fit, or what is computed later would be a mixture too.
+    // With members to spare parity is made to fit, or what is computed later would be a mixture
+    // too.
     let is_redundant = assembly.lost() < assembly.layout.level().parity_disks();
     if is_redundant {
         assembly.resync_from = Some(0);
@@ -255,8 +256,8 @@ fn named(assembly: &Assembly) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Members that are not used though the freshest superblock counts on them. One that is damaged will
-/// not come later.
+/// Members that are not used though the freshest superblock counts on them. One that is damaged
+/// will not come later.
 fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
         let mut numbers = 0..assembly.fresh.roles.len() as u32;

@@ -1,5 +1,5 @@
-//! The scenario `nbd`: the stacks of `mixed`, served over NBD by the server of the product to clients
-//! of all manners.
+//! The scenario `nbd`: the stacks of `mixed`, served over NBD by the server of the product to
+//! clients of all manners.
 
 mod client;
 mod plan;

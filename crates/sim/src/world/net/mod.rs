@@ -392,7 +392,8 @@ impl State {
         left
     }
 
-    /// See what the server has done to its descriptors by itself: to those that `ring` uses, or all.
+    /// See what the server has done to its descriptors by itself: to those that `ring` uses, or
+    /// all.
     pub(super) fn net_look(&mut self, now: Ns, ring: Option<RingId>) {
         for id in 0..self.net.listeners.len() {
             let listener = &mut self.net.listeners[id];

@@ -27,8 +27,8 @@ use crate::runtime::Refused;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec};
 use crate::used_files::Identity;
 
-/// How long contexts are waited for that are to give up a device: they do when they are asked, but for
-/// one that has I/O in flight there.
+/// How long contexts are waited for that are to give up a device: they do when they are asked, but
+/// for one that has I/O in flight there.
 const GIVE_UP_PATIENCE_NS: Ns = 1_000_000_000;
 
 /// A device that is to be a member.
@@ -278,8 +278,8 @@ impl Arrays<'_> {
     }
 }
 
-/// Refuses what says that it is a device of the array that is another one: a copy of it, or an image of
-/// its past.
+/// Refuses what says that it is a device of the array that is another one: a copy of it, or an
+/// image of its past.
 fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> Result<()> {
     match status.disks.iter().find(|disk| disk.uuid == own.device_uuid) {
         Some(disk) => {
@@ -294,7 +294,8 @@ fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> R
     }
 }
 
-/// A name for the device on `path` that no device has: that of the file, as far as a name may be so.
+/// A name for the device on `path` that no device has: that of the file, as far as a name may be
+/// so.
 fn free_name(state: &State, path: &str) -> String {
     let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
     let letter = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };

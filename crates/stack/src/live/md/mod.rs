@@ -3,8 +3,8 @@
 //! Invariants:
 //! * An array that is changed is claimed, and what it is to get is taken, so that what was checked
 //!   before holds until the array's manager has done it.
-//! * A device that was opened for an array is closed when no array has it any more: once all contexts
-//!   have given it up, or, if one of them has I/O in flight there, when that has ended.
+//! * A device that was opened for an array is closed when no array has it any more: once all
+//!   contexts have given it up, or, if one of them has I/O in flight there, when that has ended.
 
 mod members;
 mod report;
@@ -154,8 +154,8 @@ impl Arrays<'_> {
         }
     }
 
-    /// The manager hangs. If it has begun what it was asked for it may do it at any time, so what was
-    /// kept from others for that stays so until the server ends.
+    /// The manager hangs. If it has begun what it was asked for it may do it at any time, so what
+    /// was kept from others for that stays so until the server ends.
     fn given_up(&self, live: &LiveDevice, is_undone: bool, guards: Vec<Taking>) -> ChangeError {
         let what = match is_undone {
             true => "will not do it",
