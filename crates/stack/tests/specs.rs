@@ -209,7 +209,7 @@ fn every_value_arrives() {
         max_sectors_kb: Some(64),
         io_timeout_ms: Some(500),
         iostats: Some(false),
-        read_only: false,
+        read_only: true,
         write_cache: Some(false),
     };
     let expected = DeviceSpec {

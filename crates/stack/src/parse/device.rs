@@ -399,7 +399,7 @@ fn common(
 ) -> DeviceSpec {
     let queue_fields =
         fields.fields("queue").cloned().unwrap_or_else(|| Fields::defaults_of(QUEUE));
-    let device = DeviceSpec {
+    let mut device = DeviceSpec {
         name: name.to_owned(),
         queue: queue(&queue_fields),
         hw_queues: queue_fields.number32_if("hw_queues"),
@@ -408,6 +408,9 @@ fn common(
         read_only: fields.bool("read_only"),
         kind,
     };
+    if device.read_only {
+        device.make_read_only();
+    }
     if matches!(device.kind, DeviceKind::Volume(_) | DeviceKind::Raid(_)) {
         not_of_volumes(check, name, path, matches!(device.kind, DeviceKind::Raid(_)));
         return device;

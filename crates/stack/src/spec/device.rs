@@ -19,7 +19,7 @@ pub struct DeviceSpec {
     pub name: String,
     /// What it is.
     pub kind: DeviceKind,
-    /// Its request queue, but for `read_only`, which is the device's.
+    /// Its request queue.
     pub queue: QueueOptions,
     /// Hardware queues; `None`: one for each data thread.
     pub hw_queues: Option<u32>,
@@ -32,6 +32,15 @@ pub struct DeviceSpec {
 }
 
 impl DeviceSpec {
+    /// Refuses writes, as `read_only = true` does: also in the options of its queue and its driver.
+    pub fn make_read_only(&mut self) {
+        self.read_only = true;
+        self.queue.read_only = true;
+        if let DeviceKind::File(file) = &mut self.kind {
+            file.options.read_only = true;
+        }
+    }
+
     /// The size that the text alone tells.
     pub fn size(&self) -> Option<u64> {
         match &self.kind {
@@ -84,8 +93,7 @@ impl DeviceKind {
 /// `type = "file"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSpec {
-    /// The driver's options; those that all devices have (`logical_block_size`, `read_only`) are
-    /// the device's.
+    /// The driver's options, but for `logical_block_size`, which is the device's.
     pub options: FileOptions,
     /// Whether the file may be created.
     pub create: Create,

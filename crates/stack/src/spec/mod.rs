@@ -58,7 +58,7 @@ impl StackSpec {
 
     /// Makes every device and every export read-only, as if each had `read_only = true`.
     pub fn make_read_only(&mut self) {
-        self.devices.iter_mut().for_each(|device| device.read_only = true);
+        self.devices.iter_mut().for_each(DeviceSpec::make_read_only);
         self.exports.iter_mut().for_each(|export| export.read_only = true);
     }
 

@@ -118,8 +118,10 @@ impl Arrays<'_> {
         let options =
             FileOptions { path: path.into(), mode: Some(0o600), ..FileOptions::default() };
         let file = FileSpec { options, create: Create::Never, engine: Engine::Auto };
-        let spec = DeviceSpec::of_kind(&name, DeviceKind::File(file));
-        let spec = DeviceSpec { read_only, ..spec };
+        let mut spec = DeviceSpec::of_kind(&name, DeviceKind::File(file));
+        if read_only {
+            spec.make_read_only();
+        }
         let device = open_device(&spec, &self.stack.open_env()).map_err(of_opening)?;
         let live = LiveDevice::by_path(&name, path, device);
         let mut state = self.stack.devices.lock();
