@@ -23,7 +23,7 @@ pub fn print(text: &str) -> Result<bool, Failure> {
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What came of writing to standard output, as [`print`] tells it.
+/// What came of writing to standard output, as [`print()`] tells it.
 pub fn written(result: io::Result<()>) -> Result<bool, Failure> {
     match result {
         Ok(()) => Ok(true),
@@ -78,7 +78,7 @@ pub fn draw(text: &str) {
     let _ = writeln!(io::stderr().lock(), "{}", text.trim_end());
 }
 
-/// Writes JSON and a line end to standard output, as [`print`] does.
+/// Writes JSON and a line end to standard output, as [`print()`] does.
 pub fn print_json(value: &Value) -> Result<bool, Failure> {
     print(&format!("{value}\n"))
 }

@@ -1,7 +1,7 @@
 //! SIGINT, SIGTERM and SIGHUP (the terminal has gone): the first asks for an orderly stop, the
 //! second ends the process at once.
 //!
-//! What follows the first within [`TOGETHER`] is the same wish: GNU `timeout` signals its child
+//! What follows the first within `TOGETHER` is the same wish: GNU `timeout` signals its child
 //! and then their whole group, a terminal and a script may do so too.
 //!
 //! Installing a handler replaces an inherited "ignore", so a server started in the background of a
