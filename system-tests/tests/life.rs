@@ -205,9 +205,16 @@ fn an_idle_server_uses_no_cpu() {
         for client in clients:
             client.pread(4096, 0)
         time.sleep(1)
-        before = ticks()
-        time.sleep(10)
-        print(ticks() - before)",
+        least = None
+        # The kernel charges a whole tick to the thread that runs at it, so other load can add some.
+        for _ in range(3):
+            before = ticks()
+            time.sleep(10)
+            used = ticks() - before
+            least = used if least is None else min(least, used)
+            if least <= 1:
+                break
+        print(least)",
         server.pid()
     );
     let said = python(server.dir(), &uri, &script).ok();

@@ -183,7 +183,8 @@ fn output_that_cannot_be_written_is_a_failure() {
 }
 
 fn bench(folder: &Path, arguments: &[&str]) -> (serde_json::Value, String) {
-    let words = ["bench", "--runtime", "100ms", "--warmup", "10ms", "--json", "b.json"];
+    // Long enough for an I/O to end on a disk that others use.
+    let words = ["bench", "--runtime", "500ms", "--warmup", "10ms", "--json", "b.json"];
     let output = drystone(folder, &[&words, arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
     let text = fs::read_to_string(folder.join("b.json")).unwrap();
@@ -335,11 +336,11 @@ fn json_has_the_standard_output_to_itself() {
 fn a_bench_says_that_it_reads_holes() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
-    let writes = ["bench", "--runtime", "100ms", "--device", "file,path=w.img,size=256MiB"];
+    let writes = ["bench", "--runtime", "500ms", "--device", "file,path=w.img,size=256MiB"];
     let output = drystone(at, &[&writes[..], &["--rw", "randwrite"]].concat());
     let told = stderr(&output);
     assert!(told.contains("w.img is sparse: a write to one of its holes"), "{told}");
-    let device = ["bench", "--runtime", "100ms", "--device", "file,path=f.img,size=4MiB"];
+    let device = ["bench", "--runtime", "500ms", "--device", "file,path=f.img,size=4MiB"];
     let output = drystone(at, &device);
     assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));
     let output = drystone(at, &[&device[..], &["--fill"]].concat());
