@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Runs slow checks that rarely fail. `.ci/run` calls it after `make test` and uses its test
-# programs.
+# Runs slow checks that rarely fail, with the test programs that it builds, as `make test` does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
