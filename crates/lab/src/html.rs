@@ -2,10 +2,12 @@
 //! within it. Colours are variables, so that it is readable on light and dark.
 
 mod chart;
+mod escape;
 
 use std::fmt::Write;
 
 use crate::outcome::{Outcome, Plot, Row, Table};
+use escape::escape;
 
 const STYLE: &str = "
 :root { color-scheme: light dark; --text: #1b1b1b; --ground: #ffffff; --line: #c8c8c8; --faint: #5c5c5c;
@@ -23,8 +25,14 @@ svg .axis { stroke: var(--line); stroke-width: 1; } svg .spread { stroke: var(--
 svg .asked { fill: none; stroke-width: 1.5; stroke-dasharray: 6 4; }
 ";
 
-/// The page.
-pub fn page(outcome: &Outcome) -> String {
+impl Outcome {
+    /// The outcome as one page that needs nothing else.
+    pub fn html(&self) -> String {
+        page(self)
+    }
+}
+
+fn page(outcome: &Outcome) -> String {
     let mut page = head(&[outcome.experiment, outcome.about, &outcome.facts(), &outcome.setting()]);
     page.push_str(&table(&outcome.table, &outcome.remarks));
     for (title, lines) in &outcome.more {
@@ -123,10 +131,6 @@ fn in_order<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
         }
     }
     seen
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use drystone_core::sync::{ClassStats, lock_table};
 use serde_json::{Map, Value, json};
 
-use crate::{Options, html};
+use crate::Options;
 use drystone_bench::machine;
 
 /// Where it ran.
@@ -307,11 +307,6 @@ impl Outcome {
         text.push('\n');
         self.remarks.iter().for_each(|remark| text.push_str(&format!("* {remark}\n")));
         text
-    }
-
-    /// The outcome as one page that needs nothing else.
-    pub fn html(&self) -> String {
-        html::page(self)
     }
 }
 

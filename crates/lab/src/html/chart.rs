@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::outcome::{Curve, Plot, Row, spread, threads_text};
 
-use super::escape;
+use super::escape::escape;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 360.0;

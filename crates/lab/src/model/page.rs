@@ -3,10 +3,12 @@
 use serde_json::{Value, json};
 
 use super::design::{Costs, Figures, Loser};
+use super::figures::SEED;
 use super::mail::{self, Fit};
+use super::options::ModelOptions;
 use super::outcome::{ModelOutcome, Part, modelled, ns, percent, table};
+use super::studied::Studied;
 use super::verdict::{LIMIT, lacks, mail_lacks, worst};
-use super::{ModelOptions, SEED, Studied};
 use crate::kernel::LOAD;
 use crate::mq_deadline::NULL;
 use crate::outcome::{Machine, Table, thousands};
@@ -320,13 +322,6 @@ impl Page {
             rows.push(row(true, *cores, u64::from(*cores), model));
         }
         rows
-    }
-}
-
-impl Studied {
-    /// What happens to whoever finds its main lock taken; that of dispatching.
-    fn loser(&self) -> Option<Loser> {
-        self.design.sections.last().map(|section| section.loser)
     }
 }
 

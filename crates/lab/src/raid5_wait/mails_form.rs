@@ -1,6 +1,6 @@
 //! The mail's two tables: files a second, and processor time, each with its standard deviation.
 
-use super::VARIANTS;
+use super::variants::VARIANTS;
 use crate::outcome::{Row, Table};
 
 /// Files a second; then the processor time of a file, where the mail has the system time of a run,

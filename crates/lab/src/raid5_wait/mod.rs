@@ -14,6 +14,7 @@
 
 pub mod array;
 pub mod cache;
+mod fill;
 pub mod load;
 pub(crate) mod mails_form;
 #[cfg(all(test, loom))]
@@ -23,26 +24,29 @@ mod raid5d;
 mod report;
 pub mod scene;
 mod shaped;
+mod shared;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod variants;
 pub mod wait;
+
+pub use variants::VARIANTS;
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use drystone_core::clock::{Clock, SystemClock};
-use drystone_core::ring::Engine;
-use drystone_core::{ContextSet, Device};
 use drystone_stack::live::OpenEnv;
 use serde_json::json;
 
-use crate::measure::{warmup_ns, write_zeroes};
+use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
 use crate::{Experiment, Options, Say};
-use array::{Open, Opening};
+use array::Opening;
 use drystone_bench::machine;
-use load::{BIO_BYTES, FILE_BYTES, Sample};
+use load::{BIO_BYTES, FILE_BYTES};
 use scene::{Members, Scene};
+use variants::Measured;
 
 /// See the module's text.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -53,19 +57,6 @@ pub const EXPERIMENT: Experiment = Experiment {
     ignores: &["kernel", "bytes", "only"],
     run,
 };
-
-/// The variants, the one that others are compared with first.
-pub const VARIANTS: [(&str, Open); 3] =
-    [("before", shaped::before), ("mailed", shaped::mailed), ("ours", ours::ours)];
-
-/// The beginning of a member, where superblocks are; data begins somewhere in it.
-const OWN_BYTES: u64 = 2 << 20;
-
-/// A scene with what each variant measured, run by run.
-struct Measured {
-    scene: Scene,
-    samples: [Vec<Sample>; VARIANTS.len()],
-}
 
 /// Run the experiment.
 ///
@@ -122,7 +113,7 @@ fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
     let stack = scene.open(false, &at)?;
     let (layout, members) = (scene.layout()?, scene.members_of(&stack));
     if scene.members == Members::Ram {
-        fill(&scene, &members, &at.contexts)?;
+        fill::fill(&scene, &members, &at.contexts)?;
     }
     let opening = Opening { scene: &scene, layout, members: &members, at: &at };
     let mut samples = [const { Vec::new() }; VARIANTS.len()];
@@ -134,20 +125,4 @@ fn measure(scene: Scene, options: &Options) -> anyhow::Result<Measured> {
         }
     }
     Ok(Measured { scene, samples })
-}
-
-/// Writes every place of the members once, so that no run has to find memory for them: zeroes,
-/// whose parity is zero. What an array keeps at their beginning stays as it is.
-fn fill(
-    scene: &Scene,
-    members: &[Arc<dyn Device>],
-    contexts: &Arc<ContextSet>,
-) -> anyhow::Result<()> {
-    let mut cx = contexts.open(Engine::Auto)?;
-    let bytes = load::FILES * FILE_BYTES as u64 / u64::from(scene.disks - 1);
-    let bytes = bytes.next_multiple_of(BIO_BYTES as u64);
-    for member in members {
-        write_zeroes(&mut cx, member, OWN_BYTES..OWN_BYTES + bytes)?;
-    }
-    Ok(())
 }

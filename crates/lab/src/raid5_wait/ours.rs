@@ -13,6 +13,7 @@ use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
 use drystone_stack::live::{LiveDevice, LiveStack, SleepFn};
 
 use super::array::{Array, Counts, Opening, Writer};
+use super::fill::fill;
 use super::scene::{ARRAY, Members};
 
 /// See the module's text.
@@ -31,7 +32,7 @@ pub(super) fn ours(opening: &Opening<'_>) -> anyhow::Result<Box<dyn Array>> {
     let contexts = opening.at.contexts.clone();
     let stack = opening.scene.open(true, opening.at)?;
     if opening.scene.members == Members::Ram {
-        super::fill(opening.scene, &opening.scene.members_of(&stack), &contexts)?;
+        fill(opening.scene, &opening.scene.members_of(&stack), &contexts)?;
     }
     let live = stack.devices().into_iter().find(|live| live.name == ARRAY);
     let live = live.context("the stack has no array")?;

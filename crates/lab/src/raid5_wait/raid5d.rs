@@ -14,7 +14,8 @@ use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf, Op, Sector};
 use drystone_raid::parity::Parity;
 
 use super::array::Ticket;
-use super::shaped::{PAGE, Page, Shared};
+use super::cache::STRIPES;
+use super::shared::{PAGE, Page, Shared};
 
 /// Stripes handled in a row (Linux `MAX_STRIPE_BATCH`).
 const BATCH: usize = 8;
@@ -65,7 +66,7 @@ impl Raid5d {
         let page = |_| Some(IoBuf::zeroed(PAGE));
         let state = |_| State { pages: (0..members.len()).map(page).collect(), ..State::default() };
         Raid5d {
-            states: (0..super::cache::STRIPES).map(state).collect(),
+            states: (0..STRIPES).map(state).collect(),
             out: members.iter().map(|_| BioList::new()).collect(),
             parity: Parity::detect(),
             done: Vec::new(),

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::load::Sample;
 use super::scene::{Members, Scene};
-use super::{Measured, VARIANTS};
+use super::variants::{Measured, VARIANTS};
 use crate::outcome::{Row, Table, spread};
 
 /// A row for each variant.

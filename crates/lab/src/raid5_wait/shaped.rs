@@ -9,44 +9,13 @@ use drystone_core::ContextSet;
 use drystone_core::context::Handle;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
 use drystone_core::ring::Engine;
-use drystone_core::sync::{Lock, LockClass, LockCounters, LockRegistry};
-use drystone_raid::layout::Layout;
+use drystone_core::sync::{Lock, LockClass};
 
 use super::array::{Array, Counts, Opening, Ticket, Writer};
 use super::cache::{Cache, HASH_LOCKS, STRIPE_SECTORS, STRIPES, Scheme, User};
 use super::raid5d::Raid5d;
+use super::shared::{PAGE, Page, Shared};
 use super::wait::Sleeper;
-
-/// Bytes of a stripe on each member.
-pub(super) const PAGE: usize = STRIPE_SECTORS as usize * 512;
-
-/// A page to be written into a stripe.
-pub(super) struct Page {
-    pub(super) role: u32,
-    pub(super) data: Arc<[u8]>,
-    pub(super) from: usize,
-    pub(super) ticket: Arc<Ticket>,
-}
-
-impl Page {
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.data[self.from..self.from + PAGE]
-    }
-}
-
-/// What writers share with raid5d.
-pub(super) struct Shared {
-    pub(super) cache: Cache<Page>,
-    pub(super) layout: Layout,
-    pub(super) flushes: Lock<Vec<Arc<Ticket>>>,
-    /// Pages whose writes have ended.
-    pub(super) written: AtomicU64,
-    pub(super) failed: AtomicBool,
-    pub(super) stop: AtomicBool,
-    registry: Arc<LockRegistry>,
-    /// Of the device's own calls.
-    own: Arc<LockCounters>,
-}
 
 /// See the module's text.
 struct Shaped {

@@ -8,7 +8,7 @@ use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position};
 use drystone_queue::scheduler::{Caller, ended_of_all};
 use drystone_queue::unit::Unit;
 
-use super::queue::Counts;
+use super::counts::Counts;
 
 /// See the module's text; the methods are those of [`Caller`].
 pub(super) trait Host {

@@ -10,6 +10,7 @@
 //! (`drystone_stack::live::open_with`), so the product has no branch for their sake.
 
 mod baseline;
+mod counts;
 mod host;
 mod patched;
 mod queue;

@@ -5,6 +5,7 @@ use drystone_core::{Bio, BioList};
 use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position};
 use drystone_queue::scheduler::{Place, Port};
 
+use super::counts::Counts;
 use super::host::Host;
 
 /// Why nothing was dispatched, or that something was.
@@ -26,27 +27,6 @@ pub(super) struct Queue {
     counts: Counts,
     /// Channels other than the one that inserted, whose bios may be kept without their knowledge.
     arrivals: Vec<u32>,
-}
-
-/// Scheduled requests, by class.
-#[derive(Default)]
-pub(super) struct Counts {
-    dispatched: [u64; CLASSES],
-    /// How many of them had ended when last summed, those of closed channels included.
-    ended: [u64; CLASSES],
-    /// Of these, how many were of channels that are closed.
-    ended_closed: [u64; CLASSES],
-}
-
-impl Counts {
-    /// Whether requests of `class` are in flight; `ended` sums what ended of open channels.
-    #[inline]
-    pub(super) fn in_flight(&mut self, class: usize, ended: impl FnOnce() -> u64) -> bool {
-        if self.dispatched[class] != self.ended[class] {
-            self.ended[class] = self.ended_closed[class] + ended();
-        }
-        self.dispatched[class] != self.ended[class]
-    }
 }
 
 /// What had ended when a dispatcher looked, to see whether that has changed.

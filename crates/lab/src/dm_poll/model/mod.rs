@@ -3,18 +3,21 @@
 //!
 //! * `inputs`: what is measured besides the points, `points`: the points, and an I/O's costs from
 //!   them.
-//! * `load`, `sim`, `parts`: the simulation, which takes all costs as values.
+//! * `load`, `sim`, `parts`: the simulation, which takes all costs as values; `seeds`: the mean of
+//!   some of its runs; `beyond`: its figures beyond the cores at hand.
 //! * `verdict`, `page`: how far the model is off, what it lacks, and the page that says so.
 //!
 //! Polled requests wait for no thread, so two pollers can have both of this machine's cores: that
 //! is where the model's lines and busy queues are checked. By interrupt the device needs one of
 //! them.
 
+mod beyond;
 mod inputs;
 mod load;
 mod page;
 mod parts;
 mod points;
+mod seeds;
 mod sim;
 #[cfg(test)]
 mod tests;
@@ -31,15 +34,13 @@ use crate::model::costs;
 use crate::model::design::{Costs, Ps, Setting};
 use crate::model::{ModelOptions, ModelOutcome};
 use crate::outcome::Machine;
+use beyond::Beyond;
 use drystone_bench::machine;
-use load::{Figures, IoCosts, Load, Way};
+use load::{Figures, Load, Way};
 use page::Page;
 use points::{IoCostsOf, Point};
-use sim::simulate;
+use seeds::{SEED, figures};
 
-/// The first seed; each figure is the mean of so many runs with seeds of their own.
-const SEED: u64 = 1;
-const SEEDS: u64 = 3;
 /// How far the time of a submission strays from its mean, evenly.
 const JITTER: f64 = 0.5;
 /// Longest time that is simulated.
@@ -51,14 +52,6 @@ const TABLES: [(&str, &[Way]); 3] = [
     (PINNED, &[Way::Interrupt, Way::Poll { skips: true }]),
     (STRIPE, &[Way::Interrupt, Way::Poll { skips: true }]),
 ];
-
-/// A table with a poller on each of `cores`.
-struct Beyond {
-    table: &'static str,
-    depth: usize,
-    cores: u32,
-    ways: Vec<(Way, Figures)>,
-}
 
 /// Run the model.
 ///
@@ -167,37 +160,4 @@ fn figures_beyond(
     let setting =
         Setting { cores, threads: cores, batch: 1, time_ps, had: 1.0, jitter: JITTER, seed: SEED };
     figures(&load, io.of_table(striped), costs, &setting)
-}
-
-/// How often as much time is modelled as was asked for, where nothing ended in that.
-const STRETCHES: [Ps; 4] = [1, 4, 16, 64];
-
-/// The mean of some seeds. On a busy machine, whose devices hardly had a core, a short time may
-/// pass without an end, which is no figure: then it goes on.
-fn figures(load: &Load, io: &IoCosts, costs: &Costs, setting: &Setting) -> Figures {
-    let times = STRETCHES.map(|times| setting.time_ps.saturating_mul(times));
-    let runs = times.map(|time_ps| Setting { time_ps, ..*setting });
-    let (last, first) = runs.split_last().expect("some");
-    let any = |found: &Figures| found.iops > 0.0;
-    let mut tried = first.iter().map(|setting| mean_of_seeds(load, io, costs, setting));
-    tried.find(any).unwrap_or_else(|| mean_of_seeds(load, io, costs, last))
-}
-
-fn mean_of_seeds(load: &Load, io: &IoCosts, costs: &Costs, setting: &Setting) -> Figures {
-    let all: Vec<Figures> = (setting.seed..setting.seed + SEEDS)
-        .map(|seed| simulate(load, io, costs, &Setting { seed, ..*setting }))
-        .collect();
-    let mean = |of: fn(&Figures) -> f64| all.iter().map(of).sum::<f64>() / SEEDS as f64;
-    Figures {
-        iops: mean(|f| f.iops),
-        polls_per_io: mean(|f| f.polls_per_io),
-        fruitful_per_io: mean(|f| f.fruitful_per_io),
-        skipped_per_io: mean(|f| f.skipped_per_io),
-        waits_per_io: mean(|f| f.waits_per_io),
-        contention: mean(|f| f.contention),
-        foreign_per_io: mean(|f| f.foreign_per_io),
-        sleeps_per_io: mean(|f| f.sleeps_per_io),
-        device_busy: mean(|f| f.device_busy),
-        ..all[0]
-    }
 }

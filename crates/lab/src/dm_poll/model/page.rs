@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::beyond::Beyond;
 use super::inputs::Inputs;
 use super::load::{Figures, Way};
 use super::points::{IoCostsOf, Point, had};
+use super::seeds::{SEED, SEEDS};
 use super::verdict::{carried, lacks, way_text};
-use super::{Beyond, SEED, SEEDS};
 use crate::dm_poll::cores::Cores;
 use crate::dm_poll::point::{BATCH, Polls, Sample};
 use crate::dm_poll::scene::{DEPTH, MAIL_DEPTH, PINNED, SEVERAL, STRIPE};
@@ -366,24 +367,6 @@ impl Page {
             row
         };
         beyond.ways.iter().map(one).collect()
-    }
-}
-
-impl Beyond {
-    fn of(&self, way: Way) -> Option<&Figures> {
-        self.ways.iter().find(|(own, _)| *own == way).map(|(_, found)| found)
-    }
-
-    /// What an interrupt would have to take of its submitter's core, ns of an I/O, for polling to
-    /// be as fast.
-    fn break_even_ns(&self, way: Way) -> Option<f64> {
-        let each = |found: &Figures| f64::from(self.cores) * 1e9 / found.iops;
-        Some(each(self.of(way)?) - each(self.of(Way::Interrupt)?))
-    }
-
-    /// IOPS more than by interrupt, as a part.
-    fn gain(&self, way: Way) -> Option<f64> {
-        Some(self.of(way)?.iops / self.of(Way::Interrupt)?.iops - 1.0)
     }
 }
 

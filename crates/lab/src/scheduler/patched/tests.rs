@@ -11,7 +11,7 @@ use drystone_queue::unit::Unit;
 
 use super::*;
 use crate::scheduler::Baseline;
-use crate::scheduler::queue::Counts;
+use crate::scheduler::counts::Counts;
 
 const MS: u64 = 1_000_000;
 
