@@ -3,13 +3,11 @@
 use crate::report::Report;
 use crate::tree::Tree;
 
-/// An excuse: the files it covers, what it allows there, and why.
+/// An excuse: the files that it covers, and why.
 #[derive(Debug)]
 pub struct Allow {
     /// A path from the root; `/*` at its end stands for everything in and below that folder.
     pub path: &'static str,
-    /// What is allowed; empty allows all that the check refuses.
-    pub names: &'static [&'static str],
     /// One sentence that says why.
     pub reason: &'static str,
 }
@@ -21,11 +19,6 @@ impl Allow {
             Some(folder) => path.starts_with(folder),
             None => path == self.path,
         }
-    }
-
-    /// Whether this excuse allows `name` in the file at `path`.
-    pub fn permits(&self, path: &str, name: &str) -> bool {
-        self.covers(path) && (self.names.is_empty() || self.names.contains(&name))
     }
 }
 
@@ -44,12 +37,11 @@ mod tests {
 
     #[test]
     fn a_folder_covers_what_lies_below_and_a_file_only_itself() {
-        let folder = Allow { path: "a/ring/*", names: &["x"], reason: "r" };
-        assert!(folder.permits("a/ring/deep/b.rs", "x"));
-        assert!(!folder.permits("a/ring/b.rs", "y"));
+        let folder = Allow { path: "a/ring/*", reason: "r" };
+        assert!(folder.covers("a/ring/deep/b.rs"));
         assert!(!folder.covers("a/ringlet.rs"));
-        let file = Allow { path: "a/b.rs", names: &[], reason: "r" };
-        assert!(file.permits("a/b.rs", "anything"));
+        let file = Allow { path: "a/b.rs", reason: "r" };
+        assert!(file.covers("a/b.rs"));
         assert!(!file.covers("a/b.rs.rs"));
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::names::{is_product_code, test_files};
+use crate::product::{is_product_code, test_files};
 use crate::report::Report;
 use crate::rust_source::{self, PathUse, Token};
 use crate::tree::Tree;

@@ -38,6 +38,11 @@ const TOOLS: [&str; 5] =
 /// Tests of a crate that may import a later one, which is built on that crate and links it only.
 const TESTED_BY: [(&str, &str); 1] = [("drystone-exports", "drystone-testkit")];
 
+/// Crates of others that ours must not import, and what to do instead. Clippy refuses names of the
+/// standard library (`crates/clippy.toml`).
+const REFUSED: [(&str, &str); 1] =
+    [("parking_lot", "take a lock with a named class from drystone_core::sync")];
+
 /// Runs the check.
 pub fn check(tree: &Tree, report: &mut Report) {
     for package in &tree.packages {
@@ -65,6 +70,9 @@ fn check_package(package: &Package, report: &mut Report) {
 fn refusal(name: &str, own_rank: usize, dependency: &str) -> Option<&'static str> {
     if TOOLS.contains(&dependency) {
         return Some("it is a tool for developers");
+    }
+    if let Some((_, instead)) = REFUSED.iter().find(|(refused, _)| *refused == dependency) {
+        return Some(instead);
     }
     if TESTED_BY.contains(&(name, dependency)) {
         return None;
@@ -132,6 +140,7 @@ mod tests {
         assert!(failures_of("drystone-exports", &["drystone-drivers"])[0].contains("side by side"));
         assert!(failures_of("drystone-exports", &["drystone-raid"])[0].contains("side by side"));
         assert!(failures_of("drystone", &["xtask"])[0].contains("tool"));
+        assert!(failures_of("drystone", &["parking_lot"])[0].contains("drystone_core::sync"));
         assert!(failures_of("drystone", &["drystone-odd"])[0].contains("no place"));
         assert!(failures_of("drystone-odd", &[])[0].contains("no place"));
     }

@@ -2,8 +2,8 @@
 //!
 //! Every check reports all that it finds, not the first finding; `check` runs all checks and
 //! `prepush` runs what continuous integration runs, as far as it needs no installed clients.
-//! The tables that a developer edits (who may import whom, which names are refused where, which
-//! modules may hold `unsafe`) stand at the top of the module that enforces them.
+//! The tables that a developer edits (which crate may import which, which modules may hold `unsafe`)
+//! stand at the top of the module that enforces them. Clippy refuses names (`crates/clippy.toml`).
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ mod allow;
 mod circles;
 mod deps;
 mod docs;
-mod names;
+mod product;
 mod questions;
 mod report;
 mod rust_source;
@@ -28,9 +28,8 @@ use tree::Tree;
 /// One check: its name on the command line and the function that fills the report.
 type Check = (&'static str, fn(&Tree, &mut Report));
 
-const CHECKS: [Check; 7] = [
+const CHECKS: [Check; 6] = [
     ("check-deps", deps::check),
-    ("check-names", names::check),
     ("check-unsafe", unsafety::check),
     ("check-docs", docs::check),
     ("check-size", size::check),
@@ -38,7 +37,7 @@ const CHECKS: [Check; 7] = [
     ("check-questions", questions::check),
 ];
 
-const USAGE: &str = "usage: cargo xtask check | check-deps | check-names | check-unsafe | \
+const USAGE: &str = "usage: cargo xtask check | check-deps | check-unsafe | \
                      check-docs | check-size | check-circles | check-questions | circles | prepush";
 
 fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 //! A reader trusts such a name to change nothing. What acts bears a verb. The table holds the
 //! exceptions: searches that move a cursor or a cache and change nothing that a caller could see.
 
-use crate::names::{is_product_code, test_files};
+use crate::product::{is_product_code, test_files};
 use crate::report::Report;
 use crate::rust_source::{self, Token};
 use crate::tree::Tree;

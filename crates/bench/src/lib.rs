@@ -3,6 +3,7 @@
 //! phases of a run. `drystone bench` and the experiments of `drystone-lab` use it.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod cookies;
 mod crew;

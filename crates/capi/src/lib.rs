@@ -10,6 +10,8 @@
 //! - A child of fork(2) gets no further than a check of what it was given (`fork`).
 //! - `tests/header.rs` compares the header with [`abi`] and [`calls`].
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod abi;
 pub mod calls;
 pub mod failure;

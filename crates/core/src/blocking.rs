@@ -9,6 +9,11 @@
 //! The program says which threads are: in a simulator all contexts are fibers of one thread, which
 //! is none.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "whether a thread may block is a property of the thread"
+)]
+
 use crate::clock::SystemClock;
 use crate::ring::drop_on_helper;
 use crate::sync::LockCounters;

@@ -17,6 +17,7 @@
 //!   bio only points at ([`Bio::from_raw_segments`]) must stay until then, also when the context is
 //!   dropped; [`Context::wind_up`] ends what can be ended.
 #![warn(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod attribute;
 pub mod bio;

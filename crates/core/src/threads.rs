@@ -4,6 +4,8 @@
 //! nobody replaces: whoever waits for one of these would wait for ever, in a server that looks
 //! alive. A process that has ended is restarted, and serves.
 
+#![expect(clippy::disallowed_types, reason = "the one place that starts threads of the product")]
+
 use std::io::{self, Write};
 use std::thread::{Builder, JoinHandle};
 

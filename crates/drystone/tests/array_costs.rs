@@ -1,6 +1,8 @@
 //! What an I/O of an array costs in the steady state, by what is counted: allocations, locks, and
 //! I/O of the members, which complete in the call.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 #[path = "../src/alloc.rs"]
 mod alloc;
 

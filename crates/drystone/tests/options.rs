@@ -3,6 +3,8 @@
 //! a new option without a case here fails. `serve` is walked in `src/cli.rs`, where what it would
 //! serve can be seen.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::cell::LazyCell;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

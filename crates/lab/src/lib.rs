@@ -10,6 +10,7 @@
 //! Nothing else is in an outcome that was not measured in that run.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod blk_throttle;
 #[cfg(not(loom))]

@@ -3,6 +3,8 @@
 //! A *row* is one chunk on every member; a *stripe* is 4 KiB at the same place of every member. A
 //! *role* is a member's number in the array. Member sectors count from a member's data offset.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod array;
 mod engine;
 #[doc(hidden)]

@@ -1,6 +1,8 @@
 //! The simulator: the whole stack in one thread, on simulated disks and a simulated clock, in an
 //! order that a seed decides.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub mod cli;
 pub mod counts;
 pub mod crash;

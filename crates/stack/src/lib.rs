@@ -18,6 +18,7 @@
 //! * **Lifetimes**: a device stays open as long as the stack or a context refers to it.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod arrays;
 pub mod attributes;

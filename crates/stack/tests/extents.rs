@@ -1,6 +1,8 @@
 //! Allocation queries of the NBD server: asked of the device by a thread that may block, never by a
 //! data thread.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -5,6 +5,8 @@
 //! What is changed is random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
 //! judged but that of no progress after all limits have been lifted.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};

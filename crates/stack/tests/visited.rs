@@ -1,6 +1,8 @@
 //! The NBD server while other threads visit its context, and end: io_uring cancels what a
 //! thread has handed to it when that thread ends, and the server does it again.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;

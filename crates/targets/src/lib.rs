@@ -5,6 +5,7 @@
 //! [`TargetSpec`] what a line of it says. Bios pass a volume without being copied: where one piece
 //! of one target takes the whole of a bio it is only moved, else it is divided.
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod area;
 mod channel;

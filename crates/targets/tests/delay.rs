@@ -1,6 +1,8 @@
 //! `delay` on a clock that is moved by hand: what waits, for how long, and in what order it goes
 //! on.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod common;
 
 use common::{Disk, User};

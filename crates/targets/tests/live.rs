@@ -1,5 +1,7 @@
 //! Tables that change under load: nothing is lost, doubled or sent by an old table after the swap.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod common;
 
 use common::{Disk, User};

@@ -1,5 +1,7 @@
 //! `log-writes`: what goes into the log and in which order, read back as `replay-log` reads it.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod common;
 
 use common::{Disk, User};

@@ -8,6 +8,7 @@
 //!   (`budget`).
 //! * What has to wait is queued by group; no thread waits (`lane`, `tree`).
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod budget;
 mod channel;

@@ -6,6 +6,12 @@
 //! is told to. No lock is on the way of a bio that no rule concerns: these counters
 //! are how that is shown.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "this is the one module of locks and counted spins"
+)]
+
 mod cells;
 mod counters;
 mod lock;

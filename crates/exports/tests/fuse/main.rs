@@ -1,5 +1,7 @@
 //! The FUSE server through its interface: by a kernel that the tests play, and by the real one.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod concurrent;
 mod disk;
 mod interrupts;

@@ -1,6 +1,8 @@
 //! What a FUSE request costs in the steady state, by what is counted: heap allocations, by an
 //! allocator that counts.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 #[path = "../fuse/disk.rs"]
 #[allow(dead_code)]
 mod disk;

@@ -1,5 +1,7 @@
 //! The NBD server through its interface: data threads, socket pairs, clients in the test.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
 mod bounds;
 #[allow(dead_code)]
 #[path = "../fuse/disk.rs"]

@@ -1,6 +1,8 @@
 //! What the model device's interrupt costs: one wake-up of a context that sleeps, from another
 //! core.
 
+#![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};

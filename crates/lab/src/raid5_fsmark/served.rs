@@ -10,6 +10,8 @@
 //! When standard input ends, because the lab says so or is gone, the child takes its file away and
 //! ends.
 
+#![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
+
 use std::io::{BufRead, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;

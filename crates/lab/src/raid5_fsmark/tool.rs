@@ -1,6 +1,8 @@
 //! Programs that the lab runs, and its children: none is waited for without a look whether it still
 //! should be.
 
+#![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;

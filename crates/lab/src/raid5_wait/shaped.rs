@@ -1,5 +1,7 @@
 //! The array of Linux's shape: writers put their pages into stripes, one thread does the rest.
 
+#![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};

@@ -7,6 +7,11 @@
 //! * What is to happen later stands in `events` by time, and by number where the time is the same:
 //!   the order is the same in every run.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "a world belongs to one thread and must only be movable: its lock is never waited for"
+)]
+
 mod clock;
 mod files;
 mod net;

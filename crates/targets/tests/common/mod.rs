@@ -1,5 +1,6 @@
 //! A disk in memory that completes at once or when told, and records what it was asked.
 #![allow(dead_code)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::histogram::Snapshot;

@@ -1,5 +1,6 @@
 //! A device that ends what it gets at once and notes when; contexts in simulated time.
 #![allow(dead_code)]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use drystone_core::clock::ManualClock;
 use drystone_core::device::TypedDevice;
