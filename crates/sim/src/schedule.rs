@@ -23,7 +23,7 @@ pub struct Policy {
     pub stalls_ppm: u32,
     /// The longest of these.
     pub stall_max_ns: Ns,
-    /// What a pause takes at the most.
+    /// The longest that a pause takes.
     pub pause_max_ns: Ns,
 }
 
@@ -69,7 +69,7 @@ pub struct Scheduler {
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
     pauses: u64,
-    /// What had happened in the world at the last pause, and a measure of the time since it
+    /// How much had happened in the world at the last pause, and a measure of the time since that
     /// changed.
     happened: u64,
     quiet: usize,
@@ -85,17 +85,17 @@ pub enum Stuck {
     Panicked {
         /// Its name.
         fiber: String,
-        /// What it said.
+        /// Its message.
         message: String,
     },
     /// Fibers wait, and nothing will happen any more.
     Deadlock {
-        /// Who.
+        /// Their names.
         waiting: Vec<String>,
     },
     /// Fibers look for something all the time, and nothing happens.
     Livelock {
-        /// Who.
+        /// Their names.
         spinning: Vec<String>,
     },
 }
@@ -165,7 +165,7 @@ impl Scheduler {
         }
     }
 
-    /// Who goes on: one of those that are able, preferably one that does not spin.
+    /// The fiber that goes on: one of those that are able, preferably one that does not spin.
     fn choose(&mut self) -> Option<FiberId> {
         let spins = |id: &FiberId| self.fibers[*id].spins;
         if self.able.iter().all(spins) {
@@ -237,7 +237,7 @@ impl Scheduler {
         if self.pauses > PAUSES_MAX {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
-        // Who spins would go on looking for long.
+        // A fiber that spins would go on looking for long.
         self.quiet += if pause == Pause::Spin { 8 } else { 1 };
         let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
         self.world.pass(took);

@@ -1,4 +1,4 @@
-//! Stacks in a world: how they are opened, and one I/O at a time for those who only look.
+//! Stacks in a world: how they are opened, and one I/O at a time for readers that only look.
 
 use crate::disk::Disk;
 use crate::world::World;
@@ -18,7 +18,7 @@ const THREADS: u32 = 4;
 /// that disk of the world.
 ///
 /// # Errors
-/// What is wrong with the file, or why a device cannot be opened.
+/// The fault of the file, or the reason why a device cannot be opened.
 pub fn open(world: &World, text: String) -> Result<LiveStack, String> {
     let source = Source { name: "simulated".to_owned(), text };
     let spec = parse("simulated", source, Path::new("/")).map_err(|report| report.to_string())?;

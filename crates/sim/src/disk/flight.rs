@@ -298,8 +298,8 @@ impl Disk {
         self.cut = None;
     }
 
-    /// Something was written up to `end`.
-    pub(super) fn has_written_to(&mut self, end: u64) {
+    /// Takes note of a write up to `end`: a file that was cut off ends there now.
+    pub(super) fn note_write_up_to(&mut self, end: u64) {
         if let Some(cut) = self.cut.filter(|cut| cut.end < end) {
             self.end_at(Cut { end: end.min(self.media.size() - super::UNIT), ..cut });
         }

@@ -244,7 +244,7 @@ impl Disk {
         match change.data {
             Some(data) => {
                 self.media.write(offset, data, durable);
-                self.has_written_to(end);
+                self.note_write_up_to(end);
             }
             None => self.media.zero(change.offset, change.length, durable, change.frees),
         }

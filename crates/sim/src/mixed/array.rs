@@ -1,4 +1,4 @@
-//! An array in a run: whoever looks after it, and what must be true of it.
+//! An array in a run: its administrator, and what must be true of it.
 //!
 //! Invariants:
 //! * Never more members are hurt at a time than parity makes up for, and none while parity may not
@@ -21,14 +21,14 @@ use std::sync::Arc;
 
 /// How often the administrator looks.
 const LOOK_NS: Ns = 1_000_000;
-/// What was begun on a disk has ended after this, and the manager has heard of it.
+/// Operations that were begun on a disk have ended after this, and the manager has heard of them.
 const ECHO_NS: Ns = 300_000_000;
 /// A synchronisation that has not come to an end by then never will.
 const PATIENCE_NS: Ns = 3_600_000_000_000;
 /// Where a superblock 1.2 is, and its sectors.
 pub(super) const SUPERBLOCK: (u64, usize) = (8, 8);
 
-/// Who looks after an array.
+/// The administrator of an array.
 pub(super) struct Admin {
     pub(super) run: Rc<Run>,
     start: Rc<Started>,
@@ -156,7 +156,7 @@ impl Admin {
     pub(super) fn heal(&self, disk: usize) {
         self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
         self.echo();
-        // What the manager has heard of by now it has done when it answers.
+        // The manager has done all that it has heard of by now when it answers.
         let answered = self.order("asked", Command::Speed { min: None, max: None });
         let is_whole = |disk: &mut Disk| disk.is_on() && disk.cut_at().is_none();
         if answered.is_err() || !self.run.world.disk(disk, is_whole) {
@@ -190,7 +190,7 @@ impl Admin {
         let device = self.start.device(&name);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
-        // What is answered when the power has gone, nobody hears.
+        // An answer after the power has gone reaches nobody.
         self.run.health.begin_adding();
         let added = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
         if !self.is_over() {
@@ -300,8 +300,8 @@ impl Operator {
         all.add("stripe: partial parity log", counts.logged);
     }
 
-    /// What is to be known of an array that lost its power: once it is synchronised parity fits,
-    /// and without as many members as it may lose it holds the same.
+    /// Examines an array that lost its power: once it is synchronised parity fits, and without as
+    /// many members as it may lose it holds the same.
     pub(super) fn examine_cut(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         if admin.wait_until_settled() {
@@ -315,14 +315,14 @@ impl Operator {
         }
     }
 
-    /// All that is to be known of an array with no load on it: it becomes whole, parity fits, and
-    /// without as many members as it may lose it holds the same.
+    /// Examines an array with no load on it: it becomes whole, parity fits, and without as many
+    /// members as it may lose it holds the same.
     pub(super) fn examine(&mut self, start: &Rc<Started>) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         if !admin.wait_until_settled() || !admin.heal_all() {
             return;
         }
-        // What vanished is not back before the next start.
+        // A disk that vanished is not back before the next start.
         if admin.status().degraded() == 0 {
             admin.check();
         }

@@ -83,15 +83,15 @@ impl Operator {
         if compare {
             self.forget();
             self.compare(&start);
-            // Where the power went before all superblocks were read, force may have to take who is
-            // old.
+            // Force may have to take an old member where the power went before all superblocks were
+            // read.
             let is_on = !self.run.off.get();
             records.filter(|_| is_on).inspect(|records| records.judge(&self.run, &start));
         }
         Some(start)
     }
 
-    /// What is in memory is gone.
+    /// Devices in memory have lost their data.
     fn forget(&self) {
         let mut oracles = self.run.oracles.borrow_mut();
         for (number, target) in self.run.plan.targets.iter().enumerate() {

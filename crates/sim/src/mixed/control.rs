@@ -1,4 +1,4 @@
-//! The person at the control socket, who changes everything while it runs, and the bad luck of the
+//! The person at the control socket: changes of everything while it runs, and the bad luck of the
 //! disks.
 
 use super::flushes::Outcome;
@@ -41,7 +41,7 @@ pub(super) fn make_groups(stack: &LiveStack) -> Vec<u32> {
     made.map(|group| group.id()).collect()
 }
 
-/// What changes.
+/// The fiber that makes the changes.
 pub(super) struct Control {
     pub(super) run: Rc<Run>,
     start: Rc<Started>,
@@ -209,7 +209,7 @@ impl Control {
         written == Status::Ok && io(&to.0, Bio::flush()).status == Status::Ok
     }
 
-    /// What is suspended must go on, or nothing does.
+    /// A suspended volume must go on, or nothing does.
     fn resume(&self, volume: &str) {
         for _ in 0..100 {
             let resumed = self.runtime.change(volume, &Change::Resume { within: WITHIN_NS });
@@ -331,7 +331,7 @@ impl Control {
         });
     }
 
-    /// Who sees that flushes fail does something about it.
+    /// A person that sees flushes fail opens the file anew.
     fn reopen_failed(&self) {
         for disk in 0..self.run.world.disks() {
             let device = self.start.device(&format!("d{disk}"));

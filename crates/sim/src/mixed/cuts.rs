@@ -28,9 +28,9 @@ impl Run {
         })
     }
 
-    /// Before a start: whoever looks after the disks has put another one in the place of one that
-    /// was cut off, as large as it was. A file that is no member of anything has its length again,
-    /// and zeroes where it was cut.
+    /// Puts another disk, as large as it was, in the place of a member that was cut off, before a
+    /// start. A file that is no member of anything has its length again, and zeroes where it was
+    /// cut.
     pub(super) fn replace_cut_off(&self, disk: usize) {
         let Some(end) = self.world.disk(disk, |disk| disk.cut_at()) else { return };
         self.world.disk(disk, |disk| disk.restore_length());

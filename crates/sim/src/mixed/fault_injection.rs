@@ -1,5 +1,5 @@
-//! What makes an array's life harder than a fault of a disk alone: errors while a member is
-//! rebuilt, and disks without room.
+//! Faults that are harder on an array than that of a disk alone: errors while a member is rebuilt,
+//! and disks without room.
 
 use super::array::Admin;
 use super::life::Life;
@@ -73,7 +73,7 @@ impl Life {
         let state = |disk: usize| Admin::state(&status, disk).map(|(state, _)| state);
         let disks = 0..self.run.world.disks();
         let target = disks.clone().find(|disk| state(*disk).is_some_and(is_rebuilt));
-        // Who is replaced is the one that is read.
+        // A member that is replaced is the one that is read.
         let mut sources = disks.map(|disk| (lost + disk) % self.run.world.disks());
         let source = sources
             .find(|disk| matches!(state(*disk), Some(DiskState::InSync(_))))
@@ -107,7 +107,7 @@ impl Life {
             disk.faults().write_repairs = true;
             change(disk.faults());
         });
-        if self.has_met_errors(disk, side) {
+        if self.wait_for_errors(disk, side) {
             let what = match side {
                 Side::Source => "array: read errors of a source in a rebuild",
                 Side::Target => "array: write errors of the target in a rebuild",
@@ -117,8 +117,8 @@ impl Life {
         self.admin.heal(disk);
     }
 
-    /// Look on for a while; whether the disk had errors while something was being rebuilt.
-    fn has_met_errors(&mut self, disk: usize, side: Side) -> bool {
+    /// Wait for a while: whether the disk had errors while something was being rebuilt.
+    fn wait_for_errors(&mut self, disk: usize, side: Side) -> bool {
         let errors = || self.run.world.disk(disk, |disk| errors(disk.counts(), side));
         let before = errors();
         let mut met = false;
@@ -134,7 +134,7 @@ impl Life {
 
     /// Disks have no room for a while: what is written waits for it, and no member fails.
     pub(super) fn fill(&mut self) {
-        let Some(disks) = self.who_may_be_full() else { return };
+        let Some(disks) = self.disks_to_fill() else { return };
         let set = |is_full: bool| {
             let set_one = |disk: &usize| {
                 self.run.world.disk(*disk, |disk| disk.faults().full = is_full);
@@ -157,7 +157,7 @@ impl Life {
 
     /// Logs of partial parity have no room of their own: a member that finds none for its log
     /// fails, so that is like any other fault.
-    fn who_may_be_full(&mut self) -> Option<Vec<usize>> {
+    fn disks_to_fill(&mut self) -> Option<Vec<usize>> {
         let logged = self.run.plan.targets.iter().any(|t| t.redundancy.is_some_and(|of| of.logged));
         if !logged {
             let all: Vec<usize> = (0..self.run.world.disks()).collect();
@@ -184,7 +184,7 @@ impl Life {
     fn judge_full(&self, good: &[usize]) {
         let answered = self.admin.order("asked", Command::Speed { min: None, max: None });
         let now = self.in_sync();
-        // What is answered when the power has gone, nobody hears.
+        // An answer after the power has gone reaches nobody.
         if self.run.off.get() || answered.is_err() {
             return;
         }
@@ -195,7 +195,7 @@ impl Life {
     }
 }
 
-/// What the disk has done that is an error on this side.
+/// Operations of the disk that were errors on this side.
 fn errors(counts: &DiskCounts, side: Side) -> u64 {
     match side {
         Side::Source => counts.read_errors + counts.bad_reads + counts.device_read_errors,

@@ -1,4 +1,4 @@
-//! What happens to an array while the moments of a crash enumeration are taken: a member fails, or
+//! Events of an array while the moments of a crash enumeration are taken: a member fails, or
 //! goes and comes back, or the array is checked or repaired, all beside its load.
 
 use super::array::Admin;
@@ -53,7 +53,7 @@ const LOOK_NS: Ns = 10_000;
 /// Checks or repairs, at most.
 const ROUNDS: u32 = 6;
 
-/// Who sees to it.
+/// The fiber that has it happen.
 struct Maintenance {
     run: Rc<Run>,
     start: Rc<Started>,

@@ -1,5 +1,5 @@
-//! What the superblocks on the disks say just before an array is started, read without its
-//! assembly, and that the start keeps to it: who has missed writes is never read.
+//! The superblocks on the disks just before an array is started, read without its assembly. The
+//! start has to keep to them: a member that has missed writes is never read.
 
 use super::run::{Run, Started};
 use drystone_raid::array::DiskState;
@@ -14,7 +14,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// What the disks of the run say.
+    /// Reads the disks of the run.
     pub(super) fn read(run: &Run) -> Self {
         let found: Vec<_> = (0..run.world.disks()).map(|disk| superblock(run, disk)).collect();
         let active = |own: &&Superblock| matches!(own.role(), DevRole::Active(_));
@@ -41,12 +41,12 @@ impl Records {
         run.counts.borrow_mut().add("array: started beside an old member", beside);
     }
 
-    /// The array has been opened: what was read to find out who is who has been read.
+    /// The array has been opened: all reads that find out the members' roles are done.
     pub(super) fn opened(&mut self, run: &Run) {
         self.old.iter_mut().for_each(|(disk, seen)| *seen = reads(run, *disk));
     }
 
-    /// All of the array was compared: whoever is old took no part.
+    /// All of the array was compared: an old member must have taken no part.
     pub(super) fn judge(&self, run: &Run, start: &Started) {
         let devices = start.stack.devices();
         let Some(array) = devices.iter().find_map(|live| live.array.as_ref()) else { return };

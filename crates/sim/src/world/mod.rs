@@ -1,10 +1,10 @@
-//! The world that a simulated stack runs in: time, disks, rings, and who sleeps.
+//! The world that a simulated stack runs in: time, disks, rings, and sleeping fibers.
 //!
 //! Invariants:
 //! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
 //!   the block layer is called under it, so it is never waited for. It is a lock only because
 //!   rings, clocks and wakers must be able to move between threads.
-//! * What is to happen later stands in `events` by time, and by number where the time is the same:
+//! * Things that are to happen later stand in `events` by time, and by number where the time is the same:
 //!   the order is the same in every run.
 
 #![expect(
@@ -189,7 +189,7 @@ impl World {
         state.failure.get_or_insert(sentence);
     }
 
-    /// What was found, if anything was.
+    /// The fault that was found, if one was.
     pub fn failure(&self) -> Option<String> {
         self.state().failure.clone()
     }
@@ -387,7 +387,7 @@ impl World {
         act(&mut self.state().disks[disk])
     }
 
-    /// What the file driver stands on, for a disk.
+    /// The backing that the file driver stands on, for a disk.
     pub fn backing(&self, disk: DiskId) -> Box<dyn Backing> {
         files::backing(self.clone(), disk)
     }
@@ -419,7 +419,7 @@ impl World {
     }
 }
 
-/// What a look at the world has shown.
+/// The result of a look at the world.
 pub(crate) struct Round {
     /// There are new fibers.
     pub(crate) spawned: bool,
@@ -476,7 +476,7 @@ impl State {
         self.push(ring, RingEvent { token, result, buffers: Default::default() });
     }
 
-    /// An event for a ring; its sleeper and those who watch it are woken.
+    /// An event for a ring; its sleeper and its watchers are woken.
     pub(super) fn push(&mut self, ring: RingId, event: RingEvent) {
         let state = &mut self.rings[ring];
         if !state.alive {

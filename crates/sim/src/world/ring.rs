@@ -36,7 +36,7 @@ pub(super) struct RingState {
 }
 
 impl State {
-    /// Wake a ring's sleeper, and tell those who watch it.
+    /// Wake a ring's sleeper, and tell its watchers.
     pub(super) fn ring_has_news(&mut self, ring: RingId) {
         let state = &mut self.rings[ring];
         if let Some(fiber) = state.sleeper {
@@ -183,7 +183,7 @@ pub(super) struct SimRing {
     waker: Arc<SimWaker>,
 }
 
-// SAFETY: the memory that started reads name is vouched for by whoever started them.
+// SAFETY: the callers that started the reads vouch for the memory that these name.
 unsafe impl Send for SimRing {}
 
 impl SimRing {

@@ -86,11 +86,11 @@ impl Requests {
         self.wire().quiet_ns()
     }
 
-    pub(super) fn style(&mut self) -> ReplyStyle {
-        self.connection().style()
+    pub(super) fn style(&self) -> ReplyStyle {
+        self.connection.as_ref().expect("it is there until it is given up").style()
     }
 
-    pub(super) fn is_extended(&mut self) -> bool {
+    pub(super) fn is_extended(&self) -> bool {
         self.style() == ReplyStyle::Extended
     }
 
@@ -351,7 +351,7 @@ impl Requests {
 
     /// Take the replies that have begun to arrive.
     pub(super) fn receive_ready(&mut self, client: &mut Client) -> Result<()> {
-        while !self.open.is_empty() && self.wire().has_news() {
+        while !self.open.is_empty() && self.wire().take_arrived() {
             self.receive(client)?;
         }
         Ok(())

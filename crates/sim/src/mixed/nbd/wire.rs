@@ -27,8 +27,8 @@ impl Wire {
         self.socket.as_ref().expect("there is a socket until the stream ends")
     }
 
-    /// Whether a read would find something, or the end.
-    pub(super) fn has_news(&mut self) -> bool {
+    /// Takes what has arrived: whether a read would find something now, or the end.
+    pub(super) fn take_arrived(&mut self) -> bool {
         self.take().is_err() || !self.arrived.is_empty()
     }
 
