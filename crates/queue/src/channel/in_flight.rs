@@ -310,11 +310,9 @@ impl InFlight {
                 run.count += count;
                 run.bytes += bytes;
             }
-            other => {
-                if other.is_some() {
-                    self.accounts.publish_inline(&self.stats, now());
-                }
-                self.accounts.inline = Some(InlineRun { group, start_ns, count, bytes });
+            _ => {
+                let run = InlineRun { group, start_ns, count, bytes };
+                self.accounts.begin_inline(&self.stats, run, now);
             }
         }
     }
@@ -435,6 +433,16 @@ impl Accounts {
         if let Some(run) = self.run.take() {
             stats.ended(run.group, run.count, run.bytes, run.latency);
         }
+    }
+
+    /// Begin another run. A batch does this once; out of line it takes no registers from the loop
+    /// over its bios.
+    #[inline(never)]
+    fn begin_inline(&mut self, stats: &ChannelStats, run: InlineRun, now: impl FnOnce() -> Ns) {
+        if self.inline.is_some() {
+            self.publish_inline(stats, now());
+        }
+        self.inline = Some(run);
     }
 
     #[inline]
