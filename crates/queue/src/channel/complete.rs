@@ -2,6 +2,7 @@
 
 use super::RequestChannel;
 use super::in_flight::Rest;
+use super::retry::prepare_retry;
 use crate::driver::Driver;
 use crate::flush::Next;
 use crate::request::Kind;
@@ -117,6 +118,20 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 true => self.held.flush_after(bio),
                 false => env.end_with(bio, status),
             }
+        }
+        true
+    }
+
+    /// Retry the bios of a request that ended with `status`, if that may help any of them. They
+    /// keep their time of submission.
+    #[cold]
+    fn retry_each(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
+        // An abandoned context has no submitter that waits, and no owner that would send them.
+        if env.is_draining() || !prepare_retry(bios, status) {
+            return false;
+        }
+        while let Some(bio) = bios.pop() {
+            self.enqueue(bio);
         }
         true
     }

@@ -5,10 +5,7 @@
 //! * A bio is tried again at most once: it merges with nothing afterwards.
 //! * Nothing of this is on the way of a request that succeeds.
 
-use super::RequestChannel;
-use crate::driver::Driver;
-use crate::scheduler::Scheduler;
-use drystone_core::{BioFlags, BioList, Env, Status, mistake};
+use drystone_core::{BioFlags, BioList, Status, mistake};
 
 /// Whether `status` tells of some sectors of a request, so that others may be good. Each other
 /// status tells of the whole device or operation: a retry would fail again, or take as long again.
@@ -27,18 +24,24 @@ pub(crate) fn prepare_retry(bios: &mut BioList, status: Status) -> bool {
     true
 }
 
-impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Retry the bios of a request that ended with `status`, if that may help any of them. They
-    /// keep their time of submission.
-    #[cold]
-    pub(crate) fn retry_each(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
-        // An abandoned context has no submitter that waits, and no owner that would send them.
-        if env.is_draining() || !prepare_retry(bios, status) {
-            return false;
-        }
-        while let Some(bio) = bios.pop() {
-            self.enqueue(bio);
-        }
-        true
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use drystone_core::{Bio, IoBuf, Sector};
+
+    fn reads(number: u64) -> BioList {
+        let mut list = BioList::new();
+        list.extend((0..number).map(|at| Bio::read(Sector(at), IoBuf::zeroed(512))));
+        list
+    }
+
+    #[test]
+    fn bios_are_retried_once_and_only_where_others_may_be_good() {
+        let mut bios = reads(2);
+        bios.set_flags(BioFlags::NOWAIT, true);
+        assert!(!prepare_retry(&mut bios, Status::NoSpace), "the whole device");
+        assert!(prepare_retry(&mut bios, Status::Medium));
+        assert!(bios.iter().all(|bio| bio.flags == BioFlags::NOMERGE), "alone, and they may wait");
+        assert!(!prepare_retry(&mut reads(1), Status::Medium), "it was alone already");
     }
 }

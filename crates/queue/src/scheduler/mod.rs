@@ -7,6 +7,7 @@
 mod caller;
 mod current_hctx;
 pub mod deadline;
+mod kind;
 mod mq_deadline;
 mod none;
 mod port;
@@ -17,6 +18,7 @@ pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet};
 pub(crate) use current_hctx::CurrentHctx;
 pub use drystone_core::turn::Place;
+pub use kind::SchedulerKind;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
 pub(crate) use port::{Grant, is_ours_alone};
@@ -27,34 +29,6 @@ use crate::config::Config;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
-
-/// The schedulers that `queue/scheduler` names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SchedulerKind {
-    /// First in, first out.
-    #[default]
-    None,
-    /// Deadlines and priorities.
-    MqDeadline,
-}
-
-impl SchedulerKind {
-    /// All of them, in the order of listings.
-    pub const ALL: [SchedulerKind; 2] = [SchedulerKind::None, SchedulerKind::MqDeadline];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            SchedulerKind::None => "none",
-            SchedulerKind::MqDeadline => "mq-deadline",
-        }
-    }
-
-    /// The scheduler of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-}
 
 /// How bios of a call are dispatched without the turn, while the scheduler has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

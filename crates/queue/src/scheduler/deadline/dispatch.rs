@@ -1,6 +1,6 @@
 //! What goes next: batches, deadlines, classes.
 
-use super::sorted::Entry;
+use super::loose::Entry;
 use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, lane_of};
 use crate::unit::Unit;
 

@@ -4,8 +4,16 @@
 //! Invariants: the first `len` keys, ends and places belong together, in order of insertion; keys
 //! behind them are above all sectors. `edges` is set for these keys and ends, and nothing else.
 
-use super::sorted::Entry;
 use drystone_core::Bio;
+
+/// A unit in the order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Its first sector.
+    pub sector: u64,
+    /// Its place in the FIFO, by which it is known.
+    pub place: u32,
+}
 
 /// Most entries: a full plug. Sorting takes time by the square of their number.
 pub(super) const LOOSE_MAX: usize = 32;

@@ -27,6 +27,7 @@ mod admission;
 mod batch;
 mod dispatch;
 mod fifo;
+mod lanes;
 mod loose;
 mod sorted;
 #[cfg(all(test, not(loom)))]
@@ -37,31 +38,18 @@ pub use admission::{Admission, Load, Offered, is_sync_read};
 #[cfg(all(test, not(loom)))]
 use batch::BATCH_MAX;
 pub use batch::Batch;
+pub(crate) use lanes::{BEST_EFFORT, REAL_TIME};
+pub use lanes::{CLASSES, Home, LANES, class_of, lane_of};
 pub use tunables::Tunables;
 
 use crate::config::Config;
 use crate::unit::Unit;
-use drystone_core::{Bio, BioList, Limits, Op, Priority, PriorityClass};
+use drystone_core::{Bio, BioList, Limits};
 use fifo::Fifo;
-use loose::Extent;
-use sorted::{Entry, Sorted};
+use lanes::{READ, WRITE};
+use loose::{Entry, Extent};
+use sorted::Sorted;
 use std::collections::VecDeque;
-
-/// Number of classes: 0 is real-time, 1 best effort (and none given), 2 idle.
-pub const CLASSES: usize = 3;
-/// The strongest class.
-pub(crate) const REAL_TIME: usize = 0;
-/// The class of whoever asks for none.
-pub(crate) const BEST_EFFORT: usize = 1;
-/// A class and a direction make a lane: twice the class, and one more for writes, which is
-/// everything that is no read.
-pub const LANES: usize = 2 * CLASSES;
-const READ: usize = 0;
-const WRITE: usize = 1;
-
-/// Whose a bio is: the context, by whatever number its user knows it. Only bios of one home merge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Home(pub u32);
 
 /// How bios are inserted.
 #[derive(Clone, Copy, Debug)]
@@ -111,22 +99,6 @@ impl Default for Position {
     fn default() -> Self {
         Position { pos: [0; LANES], batching: 0, starved: 0, last_dir: WRITE as u8 }
     }
-}
-
-/// The class of a bio or unit of `priority`, as a number below [`CLASSES`].
-#[inline]
-pub fn class_of(priority: Priority) -> usize {
-    match priority.class {
-        PriorityClass::RealTime => 0,
-        PriorityClass::None | PriorityClass::BestEffort => 1,
-        PriorityClass::Idle => 2,
-    }
-}
-
-/// The lane of a bio or unit.
-#[inline]
-pub fn lane_of(op: Op, priority: Priority) -> usize {
-    2 * class_of(priority) + if op == Op::Read { READ } else { WRITE }
 }
 
 /// One class and direction: its units in both orders.

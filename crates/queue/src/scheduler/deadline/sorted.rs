@@ -25,22 +25,13 @@
 //! * Chunks in `spare` are empty, and are kept for later, so that as many entries as there were
 //!   once need no allocation.
 
-use super::loose::{LOOSE_MAX, Loose};
+use super::loose::{Entry, LOOSE_MAX, Loose};
 use std::mem;
 
 /// Entries of a chunk: 1 KiB, of which an insertion moves half in the mean.
 const CHUNK: usize = 64;
 const HALF: usize = CHUNK / 2;
 const _: () = assert!(LOOSE_MAX <= CHUNK, "what is loose fits one chunk");
-
-/// A unit in the order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Entry {
-    /// Its first sector.
-    pub sector: u64,
-    /// Its place in the FIFO, by which it is known.
-    pub place: u32,
-}
 
 /// Entries by sector.
 #[derive(Default)]

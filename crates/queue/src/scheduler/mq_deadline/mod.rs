@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! * Nobody waits for the turn but a channel that is closed, and nothing that was published without
-//!   it is left behind ([`super::turn`]).
+//!   it is left behind ([`drystone_core::turn`]).
 //! * While nothing is kept no trees are here: each channel brings its own, so that their memory
 //!   stays in the cache of the core that uses them.
 //! * While nothing is kept, best-effort bios for which there are tags go **alone**: through a FIFO
@@ -17,19 +17,20 @@
 
 mod counts;
 mod intake;
+mod turn;
 
 use super::deadline::{
-    Admission, BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
+    BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
 };
 use super::{Caller, Exclusive, Place, Port, Scheduler};
 use crate::config::Config;
-use counts::Counts;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*};
 use drystone_core::sync::{Guard, LockClass, LockCounters};
 use drystone_core::turn::TurnLock;
 use intake::Intake;
+use turn::{Stop, Turn};
 
 /// See the module's text.
 pub struct MqDeadline {
@@ -50,18 +51,6 @@ impl Default for MqDeadline {
     }
 }
 
-/// State that belongs to the holder of the turn.
-#[derive(Default)]
-struct Turn {
-    position: Position,
-    counts: Counts,
-    /// The units, if any are kept.
-    trees: Option<Box<Deadline>>,
-    admission: Admission,
-    /// Other channels whose published bios were inserted in this turn.
-    arrivals: Vec<u32>,
-}
-
 /// What a channel has of its own.
 #[derive(Default)]
 pub struct Local {
@@ -70,70 +59,6 @@ pub struct Local {
     /// For what goes alone.
     batch: Batch,
     position: Position,
-}
-
-/// Why a dispatch came to its end.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Stop {
-    /// No tag was found.
-    NoTag,
-    /// Nothing is kept, or what is may not go while higher classes are in flight.
-    NoUnit,
-}
-
-impl Turn {
-    /// Take in what came and let go what may, as often as the one makes room for the other.
-    #[inline]
-    fn work(&mut self, trees: &mut Deadline, caller: &mut Caller<'_>, intake: &mut Intake) -> Stop {
-        loop {
-            let stop = self.dispatch(trees, caller);
-            if self.admission.is_empty() || !self.let_in(trees, caller, intake) {
-                return stop;
-            }
-        }
-    }
-
-    /// Grant units while there are tags and units that may go.
-    #[inline]
-    fn dispatch(&mut self, trees: &mut Deadline, caller: &mut Caller<'_>) -> Stop {
-        while !trees.is_empty() {
-            if !caller.reserve_tags(trees.len()) {
-                return Stop::NoTag;
-            }
-            let Some((home, lane)) = self.place_next(trees, caller) else { return Stop::NoUnit };
-            if let Err(mut unit) = caller.grant_placed() {
-                trees.insert_at_head(home, unit.bios.take(), &caller.insertion());
-                return Stop::NoTag;
-            }
-            self.counts.dispatched(lane);
-        }
-        Stop::NoUnit
-    }
-
-    /// Put the unit that goes next where the caller wants it: its channel and lane.
-    #[inline]
-    fn place_next(
-        &mut self,
-        trees: &mut Deadline,
-        caller: &mut Caller<'_>,
-    ) -> Option<(Home, usize)> {
-        let now = caller.now;
-        let (config, out) = caller.split();
-        let counts = &mut self.counts;
-        trees.dispatch_into(
-            &mut self.position,
-            now,
-            &config.tunables,
-            |class| counts.in_flight(class, &config.ports),
-            |home| out.place(home.0),
-        )
-    }
-
-    /// Units and bios that are here.
-    fn kept(&self, trees: &Deadline) -> u32 {
-        let (reads, others) = self.admission.waiting();
-        (trees.len() + reads + others) as u32
-    }
 }
 
 impl MqDeadline {

@@ -1,7 +1,8 @@
 //! The sort order alone, against a vector that is looked through.
 
+use crate::scheduler::deadline::loose::Entry;
 use crate::scheduler::deadline::loose::{Extent, LOOSE_MAX};
-use crate::scheduler::deadline::sorted::{Entry, Sorted};
+use crate::scheduler::deadline::sorted::Sorted;
 
 use drystone_core::{Bio, Op, Sector};
 use proptest::prelude::*;
