@@ -98,8 +98,6 @@ fn family(name: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::{Path, PathBuf};
-
     use serde_json::json;
 
     use super::*;
@@ -109,7 +107,6 @@ mod tests {
         let package = Package {
             name: name.to_owned(),
             dependencies: dependencies.iter().map(|name| (*name).to_owned()).collect(),
-            roots: Vec::<PathBuf>::new(),
         };
         let tree = Tree { packages: vec![package], ..Tree::default() };
         let mut report = Report::default();
@@ -146,14 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn metadata_yields_dependencies_of_every_kind_and_roots() {
+    fn metadata_yields_dependencies_of_every_kind() {
         let metadata = json!({ "packages": [{
             "name": "drystone-core",
             "dependencies": [{ "name": "libc", "kind": null }, { "name": "xtask", "kind": "dev" }],
-            "targets": [{ "src_path": "/r/crates/core/src/lib.rs" }],
         }]});
-        let packages = parse_packages(&metadata, Path::new("/r"));
+        let packages = parse_packages(&metadata);
         assert_eq!(packages[0].dependencies, ["libc", "xtask"]);
-        assert_eq!(packages[0].roots, [PathBuf::from("crates/core/src/lib.rs")]);
     }
 }

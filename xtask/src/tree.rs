@@ -37,8 +37,6 @@ pub struct Package {
     pub name: String,
     /// Names of the packages it depends on, those of tests and build scripts included.
     pub dependencies: Vec<String>,
-    /// Root files of its libraries, programs, tests, benches and examples, from the root.
-    pub roots: Vec<PathBuf>,
 }
 
 impl SourceFile {
@@ -99,26 +97,21 @@ fn packages(root: &Path) -> Result<Vec<Package>, String> {
     }
     let metadata: Value = serde_json::from_slice(&output.stdout)
         .map_err(|error| format!("cargo metadata is not JSON: {error}"))?;
-    Ok(parse_packages(&metadata, root))
+    Ok(parse_packages(&metadata))
 }
 
 /// Takes the packages out of `cargo metadata`'s answer.
-pub fn parse_packages(metadata: &Value, root: &Path) -> Vec<Package> {
-    array(metadata, "packages").iter().map(|package| parse_package(package, root)).collect()
+pub fn parse_packages(metadata: &Value) -> Vec<Package> {
+    array(metadata, "packages").iter().map(parse_package).collect()
 }
 
-fn parse_package(package: &Value, root: &Path) -> Package {
-    let root_of = |target: &Value| {
-        let path = Path::new(string(target, "src_path"));
-        path.strip_prefix(root).unwrap_or(path).to_owned()
-    };
+fn parse_package(package: &Value) -> Package {
     Package {
         name: string(package, "name").to_owned(),
         dependencies: array(package, "dependencies")
             .iter()
             .map(|dependency| string(dependency, "name").to_owned())
             .collect(),
-        roots: array(package, "targets").iter().map(root_of).collect(),
     }
 }
 

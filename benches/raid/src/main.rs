@@ -5,8 +5,6 @@
 //! Arguments: `--rounds N` (7), `--ms MILLISECONDS` of a sample (150), `--only WORD` (variants
 //! whose names contain it), `--json FILE`.
 
-#![deny(unsafe_code)]
-
 #[path = "../../../crates/drystone/src/alloc.rs"]
 mod alloc;
 mod ceiling;

@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod abi;
+#[allow(unsafe_code, reason = "its callers are in C, and give pointers")]
 pub mod calls;
 pub mod failure;
 mod fork;

@@ -7,6 +7,8 @@
 //!   program's.
 //! - Submitting takes all I/Os or none.
 
+#![allow(unsafe_code, reason = "I/O goes to and from memory that a C program owns")]
+
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};

@@ -4,6 +4,7 @@
 //! call, handles are open, and buffers outlive their context, which is closed before them or waits
 //! for them when it is dropped.
 #![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
+#![allow(unsafe_code, reason = "they call what C programs call")]
 
 mod common;
 

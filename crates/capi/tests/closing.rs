@@ -2,6 +2,8 @@
 //!
 //! Every unsafe block here is in `common`.
 
+#![allow(unsafe_code, reason = "they call what C programs call")]
+
 mod common;
 
 use common::*;

@@ -3,6 +3,8 @@
 //! Functions: the Rust compiler tells their types, and the C compiler compares them with the
 //! header's.
 
+#![allow(unsafe_code, reason = "they call what C programs call")]
+
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_void};
 use std::fmt::Write;

@@ -15,6 +15,8 @@
 //!   ([`Bio::begin_remap_with_retry`]): the sector that it knows the bio by is the one that the
 //!   submitter gave.
 
+#![allow(unsafe_code, reason = "bios are linked into intrusive lists")]
+
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
 use crate::status::Status;

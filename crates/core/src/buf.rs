@@ -6,6 +6,8 @@
 //! * While a bio is in flight it owns its `IoBuf`; the memory is freed only after the driver
 //!   has given the bio back.
 
+#![allow(unsafe_code, reason = "buffers are aligned memory that a kernel writes to")]
+
 use crate::blocking::Aside;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;

@@ -18,6 +18,8 @@
 //!   counter, one unserialised register read a submit call; where there is none, no reading is
 //!   kept across calls.
 
+#![allow(unsafe_code, reason = "reads the system's clock and the cycle counter")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

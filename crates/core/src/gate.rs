@@ -18,6 +18,8 @@
 //! both sides (Dekker) needs a full fence between them; the owner's is the light half of an
 //! asymmetric fence, because it passes twice a call and visitors are rare.
 
+#![allow(unsafe_code, reason = "its models look at what the gate guards")]
+
 use crate::primitive::{AtomicBool, AtomicU32, Barriers, Ordering::*};
 use crate::sync::{LockClass, LockCounters, pause};
 

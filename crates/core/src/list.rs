@@ -3,6 +3,8 @@
 //! Invariants: `head` and `tail` are both null or both set; every linked bio was a `Box` and is
 //! owned by the list; `tail.next` is null; `len` counts them.
 
+#![allow(unsafe_code, reason = "the intrusive lists themselves")]
+
 use crate::bio::Bio;
 use crate::op::BioFlags;
 

@@ -12,6 +12,8 @@
 //! the taker: a sender that finds it set knows that a later `take` will see its payload only if
 //! it wrote the payload before testing the flag (hence the swap is AcqRel on both sides).
 
+#![allow(unsafe_code, reason = "a lock-free list of completions between contexts")]
+
 use crate::context::Handle;
 use crate::primitive::{Arc, AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::ptr;

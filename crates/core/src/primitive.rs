@@ -7,6 +7,8 @@
 //! runs a thread of this process (`membarrier(2)`, private expedited). Where the kernel has no
 //! membarrier, and under loom, both are full fences.
 
+#![allow(unsafe_code, reason = "membarrier is a system call without a safe wrapper")]
+
 #[cfg(all(drystone_sim, not(loom)))]
 pub use crate::sim::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize};
 #[cfg(loom)]

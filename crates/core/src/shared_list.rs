@@ -11,6 +11,8 @@
 //! then looks whether somebody is at work, and whoever ends work and then looks into the list, must
 //! each pass a full fence between (the list does not: not every user needs it).
 
+#![allow(unsafe_code, reason = "an intrusive list that many threads add to")]
+
 use crate::bio::Bio;
 use crate::list::BioList;
 use crate::mistake;

@@ -5,7 +5,7 @@
 //! signalfd(2) or sigwait(3). A thread of ours that does not block it would be where it comes
 //! instead, and ends the process by its default action. So whoever starts a thread does it by
 //! [`blocked`].
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "masks of signals have no safe wrapper")]
 
 /// What a thread does to itself cannot be blocked: it would be killed.
 const OWN: [libc::c_int; 6] =

@@ -1,6 +1,8 @@
 //! No heap allocation for an I/O in the steady state, counted by an allocator that counts; and
 //! the public interface as a device's author sees it.
 
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+
 use drystone_core::buf::IoBuf;
 use drystone_core::clock::{Ns, SystemClock};
 use drystone_core::device::{Channel, Device, DeviceInfo};

@@ -2,6 +2,8 @@
 //! to a buffer, 32 buffers in turn, as `drystone bench --device ram,size=1GiB --bs 4k` does with
 //! a block layer between. Prints one JSON object. Argument: seconds to measure (default 3).
 
+#![allow(unsafe_code, reason = "reads the CPU clock of its thread")]
+
 use std::time::{Duration, Instant};
 
 const BLOCK: usize = 4096;

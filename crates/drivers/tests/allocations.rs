@@ -2,6 +2,8 @@
 //! lock, one clock reading for 32. In a process of its own, because the allocator counts for
 //! all threads; one test, for the same reason.
 
+#![allow(unsafe_code, reason = "a global allocator that counts")]
+
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;

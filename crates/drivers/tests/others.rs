@@ -1,6 +1,8 @@
 //! Files beside other processes. Not among the unit tests: a child has the descriptors of all tests
 //! that run beside the one that makes it, with their locks, until it executes its program.
 
+#![allow(unsafe_code, reason = "fork")]
+
 use drystone_core::error::ErrorKind;
 use drystone_drivers::file::{File, FileOptions, OfflineFile};
 use drystone_queue::Driver;

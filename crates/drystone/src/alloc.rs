@@ -2,7 +2,7 @@
 //!
 //! A count belongs to its thread alone, so that threads that print do not disturb the counts of
 //! those that are measured, and counting shares no memory.
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "a global allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

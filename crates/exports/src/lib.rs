@@ -3,7 +3,6 @@
 //! [`server`] is what they share: a data thread's worker, its door, the volumes. Each protocol is a
 //! folder: state machines that take bytes and give bytes, and a front end of the worker that
 //! carries requests out on its context's ring. Threads and clocks belong to the caller.
-#![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub mod fuse;

@@ -6,6 +6,8 @@
 //! * A fiber that never ends is never unwound: what is on its stack is left there for ever. That
 //!   happens only after a failure, when the simulation is given up.
 
+#![allow(unsafe_code, reason = "a fiber leaves its stack by a pointer to what called it")]
+
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::any::Any;

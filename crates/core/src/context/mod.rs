@@ -21,6 +21,8 @@
 //! * **fork**: the child must not use a context; dropping one there does nothing at all (its
 //!   memory is leaked), so the parent's I/O is not disturbed.
 
+#![allow(unsafe_code, reason = "owns what drivers hold until they give it back")]
+
 mod cookie;
 mod core;
 mod deliver;

@@ -1,3 +1,5 @@
+#![allow(unsafe_code, reason = "its models look at what the lock guards")]
+
 use super::*;
 use crate::clock::ManualClock;
 use loom::cell::UnsafeCell;

@@ -10,6 +10,8 @@
 //! ([`NetOp`]) and give them back with the event. So no buffer is freed or reused before the
 //! kernel has given it back, however the operation ends.
 
+#![allow(unsafe_code, reason = "io_uring takes addresses that must outlive the operation")]
+
 pub(crate) mod bell;
 mod epoll;
 mod eventfd;

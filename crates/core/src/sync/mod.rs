@@ -6,6 +6,7 @@
 //! is told to. No lock is on the way of a bio that no rule concerns: these counters
 //! are how that is shown.
 
+#![allow(unsafe_code, reason = "locks hand out what they guard")]
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,

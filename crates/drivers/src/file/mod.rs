@@ -23,6 +23,8 @@
 //! * Direct I/O is used only where every logical block can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
+#![allow(unsafe_code, reason = "system calls that the standard library lacks")]
+
 mod access;
 mod backing;
 mod claim;

@@ -9,6 +9,8 @@
 //! * A call zeroes or frees no more than a piece: a long range is that of [`super::Zeroing`].
 //! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
 
+#![allow(unsafe_code, reason = "its memory is copied to and from without a lock")]
+
 use drystone_core::extent::ExtentList;
 use drystone_core::{Bio, BioFlags, Error, Extent, Op, Result, Status};
 use drystone_queue::{INLINE_BYTES_MAX, Request};

@@ -2,6 +2,7 @@
 //! allocator that counts.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(unsafe_code, reason = "a global allocator that counts")]
 
 #[path = "../fuse/disk.rs"]
 #[allow(dead_code)]

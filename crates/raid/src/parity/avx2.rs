@@ -2,6 +2,8 @@
 //! that `vpshufb` looks up (Plank, Greenan and Miller, "Screaming fast Galois field arithmetic
 //! using Intel SIMD instructions").
 
+#![allow(unsafe_code, reason = "vectors are loaded and stored by address")]
+
 use std::arch::x86_64::*;
 
 use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};

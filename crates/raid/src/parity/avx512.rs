@@ -1,6 +1,8 @@
 //! The kernels for AVX-512 with GFNI: `vgf2p8affineqb` multiplies each byte with a matrix of bits,
 //! which any coefficient is. (`vgf2p8mulb` has another polynomial.)
 
+#![allow(unsafe_code, reason = "vectors are loaded and stored by address")]
+
 use std::arch::x86_64::*;
 
 use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};

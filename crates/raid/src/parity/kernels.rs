@@ -4,6 +4,8 @@
 //! the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every
 //! `unsafe` block here rests on.
 
+#![allow(unsafe_code, reason = "calls functions that need instructions of the CPU")]
+
 use super::blocks::{Isa, Source};
 use super::scalar;
 #[cfg(target_arch = "x86_64")]

@@ -7,6 +7,7 @@
 //! * Things that are to happen later stand in `events` by time, and by number where the time is the same:
 //!   the order is the same in every run.
 
+#![allow(unsafe_code, reason = "a simulated ring reads and writes the memory of its operations")]
 #![expect(
     clippy::disallowed_types,
     reason = "a world belongs to one thread and must only be movable: its lock is never waited for"

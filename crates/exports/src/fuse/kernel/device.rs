@@ -1,5 +1,7 @@
 //! `/dev/fuse`.
 
+#![allow(unsafe_code, reason = "an ioctl of /dev/fuse")]
+
 use super::MountError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

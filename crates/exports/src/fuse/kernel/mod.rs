@@ -9,7 +9,6 @@
 //! * Only what [`mount`] mounted is unmounted by [`Mounted`], found by its number in the list of
 //!   mounts.
 
-#[allow(unsafe_code)]
 mod device;
 mod error;
 mod helper;

@@ -21,7 +21,6 @@ mod mount;
 mod op;
 mod op_table;
 mod over_ring;
-#[allow(unsafe_code)]
 mod ring;
 mod seek;
 mod session;

@@ -13,6 +13,8 @@
 //! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the
 //!   ring is closed before it goes.
 
+#![allow(unsafe_code, reason = "commands of io_uring name memory by address")]
+
 use crate::fuse::proto::IN_HEADER_BYTES;
 use crate::fuse::proto::wire::{self, InHeader, UringCmdReq, UringEntInOut};
 use drystone_core::IoBuf;

@@ -9,7 +9,7 @@
 //! * Nothing writes to such a block: all data of the stripe is there, so none is read or computed.
 //! * Lent memory is not in the cache afterwards.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "memory of a write stands for a block of the cache")]
 
 use super::{Item, Shard};
 use crate::engine::roles::Roles;
