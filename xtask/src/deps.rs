@@ -1,4 +1,4 @@
-//! Who may import whom.
+//! Which crate may import which.
 //!
 //! The crates stand in one order and import only what stands before them, so that the way of an
 //! I/O can be read from top to bottom and no cycle of concepts arises. Dependencies of tests

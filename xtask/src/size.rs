@@ -1,8 +1,8 @@
 //! Sizes: how long a file, and a line, may be.
 //!
 //! Files of 150 to 500 lines are the aim, lines of at most 100 columns in code and scripts and of
-//! 120 in documents, where quoted output of a program keeps its own width. What exceeds them today
-//! has a limit that a change may lower and never raises.
+//! 120 in documents, where quoted output of a program keeps its own width. The files and lines that exceed
+//! them today have a limit that a change may lower and never raises.
 
 use crate::docs::unfenced;
 use crate::report::Report;
