@@ -238,7 +238,7 @@ fn deep(all: &[Measured]) -> Option<String> {
     let deep = all.iter().find(|measured| measured.is_judged(ONE, true, MAIL_DEPTH))?;
     let wakes = median(&deep.samples[0], |sample| sample.wakes_per_io)?;
     Some(format!(
-        "Depth {MAIL_DEPTH}, the mail's: with interrupts a thread sleeps {wakes:.3} times an I/O, because the next completion is there when it has submitted. What sleeps that seldom has no wake-ups to save: polled {:+.0} %, adaptive {:+.0} %. In the mail each I/O's interrupt and system call took its processor some 4.7 us.",
+        "Depth {MAIL_DEPTH}, the mail's: with interrupts a thread sleeps {wakes:.3} times an I/O, because the next completion is there when it has submitted. A thread that sleeps that seldom has no wake-ups to save: polled {:+.0} %, adaptive {:+.0} %. In the mail each I/O's interrupt and system call took its processor some 4.7 us.",
         deep.gain(1)? * 100.0,
         deep.gain(2)? * 100.0
     ))
