@@ -2,9 +2,9 @@
 //!
 //! Every check reports all that it finds, not the first finding; `check` runs all checks and
 //! `prepush` runs what continuous integration runs, as far as it needs no installed clients.
-//! The tables that a developer edits (which crate may import which, how long a file may be) stand at
-//! the top of the module that enforces them. Clippy refuses names (`crates/clippy.toml`), and rustc
-//! `unsafe` in a module that does not allow it.
+//! The tables that a developer edits (which crate may import which, how long a file may be) stand
+//! at the top of the module that enforces them. Clippy refuses names (`crates/clippy.toml`), and
+//! rustc `unsafe` in a module that does not allow it.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Questions that act: functions named `is_`, `has_` or `may_` that take `&mut self`.
 //!
-//! A reader trusts such a name to change nothing. A function that acts bears a verb. The table holds the
-//! exceptions: searches that move a cursor or a cache and change nothing that a caller could see.
+//! A reader trusts such a name to change nothing. A function that acts bears a verb. The table
+//! holds the exceptions: searches that move a cursor or a cache and change nothing that a caller
+//! could see.
 
 use crate::product::{is_product_code, test_files};
 use crate::report::Report;

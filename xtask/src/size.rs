@@ -1,8 +1,8 @@
 //! Sizes: how long a file, and a line, may be.
 //!
 //! Files of 150 to 500 lines are the aim, lines of at most 100 columns in code and scripts and of
-//! 120 in documents, where quoted output of a program keeps its own width. The files and lines that exceed
-//! them today have a limit that a change may lower and never raises.
+//! 120 in documents, where quoted output of a program keeps its own width. The files and lines that
+//! exceed them today have a limit that a change may lower and never raises.
 
 use crate::docs::unfenced;
 use crate::report::Report;
@@ -17,7 +17,7 @@ const FILE_LINES_MAX: usize = 820;
 
 /// Columns of a line by the file's kind, and how many lines may exceed them.
 const WIDTHS: [(&str, usize, usize); 4] =
-    [("rs", 100, 485), ("md", 120, 20), ("py", 100, 0), ("sh", 100, 0)];
+    [("rs", 100, 479), ("md", 120, 20), ("py", 100, 0), ("sh", 100, 0)];
 
 /// Documents that a program writes, whose tables are as wide as they are.
 const GENERATED: [&str; 2] = ["docs/control.md", "docs/stack-file.md"];

@@ -8,8 +8,8 @@
 //!
 //! **Settled.** A read `[rb, re]` returned `x`, so at some moment `t` in it the sector held `x`.
 //! Another candidate `y` that had ended before `rb` had its moment, if any, before `t`, and at `t`
-//! the sector held `x` and not `y`: a read that begins after `re` never gets `y` again. This needs no
-//! word about other writes in flight. But:
+//! the sector held `x` and not `y`: a read that begins after `re` never gets `y` again. This needs
+//! no word about other writes in flight. But:
 //! * If `x` itself was in flight at `rb`, nothing is settled, although an ideal register would: a
 //!   mirror of two disks may show a write on its way in one read and not in the next.
 //! * Other reads in flight may have had their moment before `t`: then nothing is settled.

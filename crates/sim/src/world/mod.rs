@@ -4,8 +4,8 @@
 //! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
 //!   the block layer is called under it, so it is never waited for. It is a lock only because
 //!   rings, clocks and wakers must be able to move between threads.
-//! * Things that are to happen later stand in `events` by time, and by number where the time is the same:
-//!   the order is the same in every run.
+//! * Things that are to happen later stand in `events` by time, and by number where the time is the
+//!   same: the order is the same in every run.
 
 #![allow(unsafe_code, reason = "a simulated ring reads and writes the memory of its operations")]
 #![expect(

@@ -2,7 +2,8 @@
 //!
 //! A unit may be kept while fewer than `nr_requests` are kept or in flight (Linux: the scheduler's
 //! tags), and one that is no read only while fewer than `async_depth` such are. What is over waits
-//! in the [`Admission`](super::super::deadline::Admission); what a kept unit takes in needs no admission.
+//! in the [`Admission`](super::super::deadline::Admission); what a kept unit takes in needs no
+//! admission.
 //!
 //! Invariant: `load.units` is at least what is kept or in flight, and is that if `is_exact`. So
 //! the tags in use are counted only if there might be no room.
