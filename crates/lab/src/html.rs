@@ -6,7 +6,9 @@ mod escape;
 
 use std::fmt::Write;
 
-use crate::outcome::{Outcome, Plot, Row, Table};
+use crate::outcome::{Outcome, Plot};
+use crate::row::Row;
+use crate::table::Table;
 use escape::escape;
 
 const STYLE: &str = "
@@ -140,15 +142,7 @@ mod tests {
 
     fn row(variant: &'static str, threads: u32, iops: &[f64]) -> Row {
         let measured = vec![("iops", iops.to_vec())];
-        Row {
-            device: "null",
-            variant,
-            note: None,
-            threads,
-            labels: Vec::new(),
-            measured,
-            locks: Vec::new(),
-        }
+        Row { device: "null", variant, threads, measured, ..Row::default() }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use drystone_bench::Pattern;
 use serde_json::Value;
 
 use crate::measure::{Load, warmup_ns};
-use crate::outcome::{Row, threads_text};
+use crate::outcome::threads_text;
+use crate::row::{Row, measured};
 use crate::{Options, Say};
 
 /// The device's name in rows.
@@ -79,19 +80,19 @@ struct Sample {
 }
 
 fn row(variant: &'static str, threads: u32, samples: &[Sample]) -> Row {
-    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
     Row {
         device: DEVICE,
         variant,
-        note: None,
         threads,
-        labels: Vec::new(),
-        measured: vec![
-            ("iops", all(|s| s.iops)),
-            ("sys_of_cpu", all(|s| s.system / (s.user + s.system))),
-            ("sys_of_threads", all(|s| s.system / 100.0)),
-        ],
-        locks: Vec::new(),
+        measured: measured(
+            samples,
+            &[
+                ("iops", &|s| s.iops),
+                ("sys_of_cpu", &|s| s.system / (s.user + s.system)),
+                ("sys_of_threads", &|s| s.system / 100.0),
+            ],
+        ),
+        ..Row::default()
     }
 }
 

@@ -28,15 +28,19 @@ mod plug_time;
 pub mod raid5_fsmark;
 pub mod raid5_wait;
 mod reorder;
+mod row;
 pub mod scheduler;
 mod steps;
+mod table;
 mod temp_file;
 pub mod throttle;
 
 pub use drystone_bench::Stop;
 pub use mails::{Pages, is_of_a_mail, run_all};
 pub use model::{CORES_MAX, MODELS, ModelOptions, ModelOutcome, model, parse_cores};
-pub use outcome::{Curve, Machine, Outcome, Plot, Row, Table};
+pub use outcome::{Curve, Machine, Outcome, Plot};
+pub use row::Row;
+pub use table::Table;
 
 /// How an experiment is run.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,8 @@
 //! was measured here, of what was before, what was mailed, and what Drystone has.
 
 use crate::html;
-use crate::outcome::{Outcome, Table};
+use crate::outcome::Outcome;
+use crate::table::Table;
 use crate::{EXPERIMENTS, Experiment, Options, Say};
 
 /// A mail, and the experiment that repeats it.

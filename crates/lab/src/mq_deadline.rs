@@ -19,9 +19,11 @@ use serde_json::json;
 
 use crate::kernel::LOAD;
 use crate::measure::{Point, Sample, warmup_ns};
-use crate::outcome::{Machine, Outcome, Row, Table, spread, thousands, threads_text};
+use crate::outcome::{Machine, Outcome, threads_text};
+use crate::row::{BRACKETS, Compared, Row, measured};
 use crate::scheduler::{Baseline, Patched, SharedOnly};
 use crate::steps::Steps;
+use crate::table::{Columns, PERCENT, THOUSANDS, Table, Unit, WHOLE_PERCENT};
 use crate::temp_file::TempFile;
 use crate::{Experiment, Options, Say, kernel};
 use drystone_bench::machine;
@@ -238,7 +240,6 @@ fn spec(device: &Device, variant: &Variant) -> anyhow::Result<DeviceSpec> {
 }
 
 fn row(device: &'static str, variant: &Variant, threads: u32, samples: &[Sample]) -> Row {
-    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
     let mut locks = LockStats::default();
     samples.iter().for_each(|sample| locks += sample.locks.clone());
     Row {
@@ -246,20 +247,23 @@ fn row(device: &'static str, variant: &Variant, threads: u32, samples: &[Sample]
         variant: variant.name,
         note: variant.note.map(str::to_owned),
         threads,
-        labels: Vec::new(),
-        measured: vec![
-            ("iops", all(|s| s.iops)),
-            ("sys_of_cpu", all(|s| s.sys_of_cpu)),
-            ("sys_of_threads", all(|s| s.sys_of_threads)),
-            ("contention", all(|s| s.contention)),
-            ("contention_cpu", all(|s| s.contention_cpu)),
-            ("grant_wait", all(|s| s.grant_wait)),
-            ("cores_used", all(|s| s.cores_used)),
-            ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
-            ("lock_acquisitions_per_io", all(|s| s.lock_acquisitions_per_io)),
-            ("lock_contentions_per_io", all(|s| s.lock_contentions_per_io)),
-        ],
+        measured: measured(
+            samples,
+            &[
+                ("iops", &|s| s.iops),
+                ("sys_of_cpu", &|s| s.sys_of_cpu),
+                ("sys_of_threads", &|s| s.sys_of_threads),
+                ("contention", &|s| s.contention),
+                ("contention_cpu", &|s| s.contention_cpu),
+                ("grant_wait", &|s| s.grant_wait),
+                ("cores_used", &|s| s.cores_used),
+                ("cpu_ns_per_io", &|s| s.cpu_ns_per_io),
+                ("lock_acquisitions_per_io", &|s| s.lock_acquisitions_per_io),
+                ("lock_contentions_per_io", &|s| s.lock_contentions_per_io),
+            ],
+        ),
         locks: classes(variant, &locks),
+        ..Row::default()
     }
 }
 
@@ -277,64 +281,28 @@ fn classes(variant: &Variant, locks: &LockStats) -> Vec<(String, ClassStats)> {
     .collect()
 }
 
-const COLUMNS: [&str; 12] = [
-    "Device",
-    "Variant",
-    "Threads",
-    "IOPS",
-    "sys",
-    "contention",
-    "diff",
-    "IOPS, least to most",
-    "contention, CPU",
-    "grant wait",
-    "cores",
-    "CPU ns/IO",
-];
-
+/// A line for each row with one of the numbers of `threads`, compared with *before* on the same
+/// device with as many.
 fn table(rows: &[Row], threads: &[u32]) -> Table {
-    let shown = rows.iter().filter(|row| threads.contains(&row.threads));
-    Table {
-        head: COLUMNS.map(str::to_owned).to_vec(),
-        lines: shown.map(|row| line(row, rows)).collect(),
-    }
-}
-
-fn line(row: &Row, rows: &[Row]) -> Vec<String> {
-    let dash = || "-".to_owned();
-    let percent = |key: &str| row.median(key).map_or_else(dash, |v| format!("{:.1}%", v * 100.0));
-    let range = row.values("iops").and_then(spread);
-    let range = range.map_or_else(dash, |(least, _, most)| {
-        format!("[{} .. {}]", thousands(least), thousands(most))
-    });
-    let number = |key: &str, decimals: usize| {
-        row.median(key).map_or_else(dash, |value| format!("{value:.decimals$}"))
+    let is_base = |row: &Row, base: &Row| {
+        let is_plain = base.variant == "before" && base.note.is_none();
+        is_plain && (base.device, base.threads) == (row.device, row.threads)
     };
-    vec![
-        row.device.to_owned(),
-        row.name(),
-        row.threads.to_string(),
-        row.median("iops").map_or_else(dash, thousands),
-        percent("sys_of_cpu"),
-        percent("contention"),
-        difference(row, rows).map_or_else(dash, |part| format!("{:+.0}%", part * 100.0)),
-        range,
-        percent("contention_cpu"),
-        percent("grant_wait"),
-        number("cores_used", 2),
-        number("cpu_ns_per_io", 0),
-    ]
-}
-
-/// IOPS more than *before* has on the same device with as many threads, as a part of it.
-fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
-    let same = |base: &&Row| {
-        let plain = base.variant == "before" && base.note.is_none();
-        plain && base.device == row.device && base.threads == row.threads
-    };
-    let base = rows.iter().find(same)?;
-    let is_base = std::ptr::eq(base, row);
-    if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
+    let lines = Compared::all(rows, is_base).filter(|it| threads.contains(&it.row.threads));
+    Columns::of(lines)
+        .text("Device", |it| it.row.device.to_owned())
+        .text("Variant", |it| it.row.name())
+        .text("Threads", |it| it.row.threads.to_string())
+        .figure("IOPS", |it| it.row.text("iops", THOUSANDS))
+        .figure("sys", |it| it.row.text("sys_of_cpu", PERCENT))
+        .figure("contention", |it| it.row.text("contention", PERCENT))
+        .figure("diff", |it| it.change("iops", WHOLE_PERCENT))
+        .figure("IOPS, least to most", |it| it.row.range("iops", THOUSANDS, BRACKETS))
+        .figure("contention, CPU", |it| it.row.text("contention_cpu", PERCENT))
+        .figure("grant wait", |it| it.row.text("grant_wait", PERCENT))
+        .figure("cores", |it| it.row.text("cores_used", Unit::number(2)))
+        .figure("CPU ns/IO", |it| it.row.text("cpu_ns_per_io", Unit::number(0)))
+        .table()
 }
 
 /// What the scheduler costs of the IOPS without one: the kernel's on its loop device, ours on a
@@ -447,16 +415,13 @@ mod tests {
         let row = |variant, threads, iops: f64| Row {
             device: "null",
             variant,
-            note: None,
             threads,
-            labels: Vec::new(),
             measured: vec![("iops", vec![iops])],
-            locks: Vec::new(),
+            ..Row::default()
         };
         let rows = [row("before", 2, 50.0), row("before", 1, 100.0), row("ours", 1, 326.0)];
-        assert_eq!(difference(&rows[2], &rows), Some(2.26));
-        assert_eq!(difference(&rows[1], &rows), None);
-        assert_eq!(line(&rows[2], &rows)[6], "+226%");
-        assert_eq!(line(&rows[2], &rows)[4], "-", "what was not measured is not shown");
+        let lines = table(&rows, &[1]).lines;
+        assert_eq!([&lines[0][6], &lines[1][6]], ["-", "+226%"]);
+        assert_eq!(lines[1][4], "-", "what was not measured is not shown");
     }
 }

@@ -1,14 +1,13 @@
 //! What an experiment found, and its shapes for people and programs.
 //!
-//! Invariant: the JSON of every experiment has one shape (`docs/lab/README.md`): measured keys of a
-//! row are lists with one value for each run, in the order of the runs.
-
-use std::fmt::Write;
+//! Invariant: the JSON of every experiment has one shape (`docs/lab/README.md`).
 
 use drystone_core::sync::{ClassStats, lock_table};
 use serde_json::{Map, Value, json};
 
 use crate::Options;
+use crate::row::Row;
+use crate::table::Table;
 use drystone_bench::machine;
 
 /// Where it ran.
@@ -31,127 +30,9 @@ impl Machine {
     }
 }
 
-/// One variant on one device with so many threads.
-#[derive(Clone, Debug)]
-pub struct Row {
-    /// The device.
-    pub device: &'static str,
-    /// `before`, `mailed`, `ours` or `none`.
-    pub variant: &'static str,
-    /// What makes it another than the variant's own row.
-    pub note: Option<String>,
-    /// Threads that submitted.
-    pub threads: u32,
-    /// What else tells it apart, by key.
-    pub labels: Vec<(&'static str, Value)>,
-    /// What was measured, by key: one value for each run.
-    pub measured: Vec<(&'static str, Vec<f64>)>,
-    /// Classes of locks with their figures, summed over the runs.
-    pub locks: Vec<(String, ClassStats)>,
-}
-
-impl Row {
-    /// The values of `key`, if it was measured.
-    pub fn values(&self, key: &str) -> Option<&[f64]> {
-        let found = self.measured.iter().find(|(name, _)| *name == key);
-        found.map(|(_, values)| &values[..])
-    }
-
-    /// The median of `key`; `None` if it was not measured in every run.
-    pub fn median(&self, key: &str) -> Option<f64> {
-        spread(self.values(key)?).map(|(_, median, _)| median)
-    }
-
-    /// What it is about, for pictures: I/Os or files a second, with the word for it.
-    pub(crate) fn rate(&self) -> Option<(&'static str, &[f64])> {
-        let rates = [("IOPS", "iops"), ("files a second", "files_per_second")];
-        rates.into_iter().find_map(|(word, key)| Some((word, self.values(key)?)))
-    }
-
-    /// The name in tables.
-    pub fn name(&self) -> String {
-        match &self.note {
-            Some(note) => format!("{}, {note}", self.variant),
-            None => self.variant.to_owned(),
-        }
-    }
-
-    fn json(&self) -> Value {
-        let mut row = Map::new();
-        row.insert("device".to_owned(), json!(self.device));
-        row.insert("variant".to_owned(), json!(self.variant));
-        row.insert("threads".to_owned(), json!(self.threads));
-        if let Some(note) = &self.note {
-            row.insert("note".to_owned(), json!(note));
-        }
-        row.extend(self.labels.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
-        row.extend(self.measured.iter().map(|(key, values)| ((*key).to_owned(), json!(values))));
-        Value::Object(row)
-    }
-}
-
 /// A number of threads with its word.
 pub(crate) fn threads_text(threads: u32) -> String {
     format!("{threads} {}", if threads == 1 { "thread" } else { "threads" })
-}
-
-/// Least, median and greatest; `None` of nothing, or if a value is missing.
-pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
-    if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
-        return None;
-    }
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    let median = match sorted.len() % 2 {
-        1 => sorted[middle],
-        _ => (sorted[middle - 1] + sorted[middle]) / 2.0,
-    };
-    Some((sorted[0], median, sorted[sorted.len() - 1]))
-}
-
-/// A table for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
-    /// Titles of the columns.
-    pub head: Vec<String>,
-    /// Lines of cells.
-    pub lines: Vec<Vec<String>>,
-}
-
-impl Table {
-    pub(crate) fn markdown(&self) -> String {
-        let line = |cells: &[String]| {
-            let cells = cells.iter().map(|cell| format!(" {} |", cell.replace('|', "\\|")));
-            format!("|{}\n", cells.collect::<String>())
-        };
-        // Names to the left, figures to the right.
-        let sides = (0..self.head.len()).map(|column| if column < 2 { "---" } else { "---:" });
-        let sides: Vec<String> = sides.map(str::to_owned).collect();
-        [&self.head, &sides].into_iter().chain(&self.lines).map(|cells| line(cells)).collect()
-    }
-
-    pub(crate) fn text(&self) -> String {
-        let rows = || std::iter::once(&self.head).chain(&self.lines);
-        let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
-        let widths: Vec<usize> =
-            (0..self.head.len()).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for row in rows() {
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                // Names to the left, figures to the right.
-                let pad = " ".repeat(width - cell.chars().count());
-                let _ = if column < 2 {
-                    write!(text, "{cell}{pad}  ")
-                } else {
-                    write!(text, "{pad}{cell}  ")
-                };
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
-        }
-        text
-    }
 }
 
 /// See the module's text.
@@ -307,35 +188,5 @@ impl Outcome {
         text.push('\n');
         self.remarks.iter().for_each(|remark| text.push_str(&format!("* {remark}\n")));
         text
-    }
-}
-
-/// As the mail writes IOPS: 879K.
-pub(crate) fn thousands(iops: f64) -> String {
-    format!("{:.0}K", iops / 1e3)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians_stand_between_the_extremes() {
-        assert_eq!(spread(&[3.0, 1.0, 2.0]), Some((1.0, 2.0, 3.0)));
-        assert_eq!(spread(&[4.0, 1.0]), Some((1.0, 2.5, 4.0)));
-        assert_eq!(spread(&[]), None);
-        assert_eq!(spread(&[1.0, f64::NAN]), None, "what was not measured has no median");
-    }
-
-    #[test]
-    fn tables_line_up() {
-        let text = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
-        let table = Table {
-            head: text(["a", "b", "n"]),
-            lines: vec![text(["aa", "b", "10"]), text(["a", "bbb", "±9"])],
-        };
-        assert_eq!(table.text(), "a   b     n\naa  b    10\na   bbb  ±9\n");
-        let markdown = "| a | b | n |\n| --- | --- | ---: |\n| aa | b | 10 |\n| a | bbb | ±9 |\n";
-        assert_eq!(table.markdown(), markdown);
     }
 }

@@ -21,8 +21,10 @@ use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::measure::{Load, Sample, on_counted, sampled, warmup_ns, write_zeroes};
-use crate::outcome::{Machine, Outcome, Row, Table, spread, threads_text};
+use crate::outcome::{Machine, Outcome, threads_text};
+use crate::row::{Compared, Row, WORDS, gain, measured};
 use crate::scheduler::Clocked;
+use crate::table::{Columns, MILLIONS, PERCENT, Table, Unit};
 use crate::{Experiment, Options, RUNS, Say, THREADS};
 use drystone_bench::{Counts, Pattern, machine};
 
@@ -233,78 +235,52 @@ fn row(
     runs: &[Run],
     (reading_ns, runtime_ns): (f64, u64),
 ) -> Row {
-    let all = |of: &dyn Fn(&Run) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
     let share = |run: &Run| run.clock_share(reading_ns, runtime_ns);
     Row {
         device,
         variant: variant.name,
-        note: None,
         threads,
-        labels: Vec::new(),
-        measured: vec![
-            ("iops", all(&|run| run.all.iops)),
-            ("cpu_ns_per_io", all(&|run| run.all.cpu_ns_per_io)),
-            ("clock_reads_per_io", all(&Run::clock_reads_per_io)),
-            ("clock_share", all(&share)),
-            ("ios_per_call", all(&Run::ios_a_call)),
-            ("mean_latency_ns", all(&|run| run.latency_ns)),
-            ("contention", all(&|run| run.all.contention)),
-            ("lock_acquisitions_per_io", all(&|run| run.all.lock_acquisitions_per_io)),
-        ],
-        locks: Vec::new(),
+        measured: measured(
+            runs,
+            &[
+                ("iops", &|run| run.all.iops),
+                ("cpu_ns_per_io", &|run| run.all.cpu_ns_per_io),
+                ("clock_reads_per_io", &Run::clock_reads_per_io),
+                ("clock_share", &share),
+                ("ios_per_call", &Run::ios_a_call),
+                ("mean_latency_ns", &|run| run.latency_ns),
+                ("contention", &|run| run.all.contention),
+                ("lock_acquisitions_per_io", &|run| run.all.lock_acquisitions_per_io),
+            ],
+        ),
+        ..Row::default()
     }
 }
 
 fn mails_lines(runs: &[Vec<Run>]) -> Table {
-    let lines = VARIANTS.iter().zip(runs).flat_map(|(variant, runs)| {
-        runs.iter().map(|run| vec![variant.name.to_owned(), run.line()])
-    });
-    Table {
-        head: vec!["Variant".to_owned(), "t/io_uring's line".to_owned()],
-        lines: lines.collect(),
-    }
+    let all = VARIANTS.iter().zip(runs);
+    Columns::of(all.flat_map(|(variant, runs)| runs.iter().map(move |run| (variant, run))))
+        .text("Variant", |(variant, _)| variant.name.to_owned())
+        .text("t/io_uring's line", |(_, run)| run.line())
+        .table()
 }
 
-const COLUMNS: [&str; 9] = [
-    "Device",
-    "Variant",
-    "Threads",
-    "IOPS",
-    "IOPS, least to most",
-    "diff",
-    "CPU ns/IO",
-    "clock reads/IO",
-    "clock's share",
-];
-
+/// A line for each row, compared with *before* on the same device with as many threads.
 fn table(rows: &[Row]) -> Table {
-    let head = COLUMNS.map(str::to_owned).to_vec();
-    Table { head, lines: rows.iter().map(|row| line(row, rows)).collect() }
-}
-
-fn line(row: &Row, rows: &[Row]) -> Vec<String> {
-    let dash = || "-".to_owned();
-    let shown = |key: &str, of: &dyn Fn(f64) -> String| row.median(key).map_or_else(dash, of);
-    let millions = |value: f64| format!("{:.2}M", value / 1e6);
-    let range = row.values("iops").and_then(spread);
-    let base = rows.iter().find(|base| {
-        base.variant == "before" && base.device == row.device && base.threads == row.threads
-    });
-    let base = base.and_then(|base| base.median("iops"));
-    let diff = base.zip(row.median("iops")).map(|(base, iops)| (iops / base - 1.0) * 100.0);
-    vec![
-        row.device.to_owned(),
-        row.variant.to_owned(),
-        row.threads.to_string(),
-        shown("iops", &millions),
-        range.map_or_else(dash, |(least, _, most)| {
-            format!("{} to {}", millions(least), millions(most))
-        }),
-        diff.map_or_else(dash, |percent| format!("{percent:+.1}%")),
-        shown("cpu_ns_per_io", &|ns| format!("{ns:.1}")),
-        shown("clock_reads_per_io", &|reads| format!("{reads:.3}")),
-        shown("clock_share", &|share| format!("{:.1}%", share * 100.0)),
-    ]
+    let is_base = |row: &Row, base: &Row| {
+        base.variant == "before" && (base.device, base.threads) == (row.device, row.threads)
+    };
+    Columns::of(Compared::all(rows, is_base))
+        .text("Device", |it| it.row.device.to_owned())
+        .text("Variant", |it| it.row.variant.to_owned())
+        .text("Threads", |it| it.row.threads.to_string())
+        .figure("IOPS", |it| it.row.text("iops", MILLIONS))
+        .figure("IOPS, least to most", |it| it.row.range("iops", MILLIONS, WORDS))
+        .figure("diff", |it| gain(it.row, it.base, "iops").map(|part| PERCENT.change(part)))
+        .figure("CPU ns/IO", |it| it.row.text("cpu_ns_per_io", Unit::number(1)))
+        .figure("clock reads/IO", |it| it.row.text("clock_reads_per_io", Unit::number(3)))
+        .figure("clock's share", |it| it.row.text("clock_share", PERCENT))
+        .table()
 }
 
 fn remarks(reading_ns: f64) -> Vec<String> {
@@ -355,7 +331,7 @@ mod tests {
         assert!(run.clock_share(one / 4.0, SHARE_FROM_NS - 1).is_nan());
         let row = row(("null", &VARIANTS[0]), 1, &[run], (one / 4.0, 1_000_000));
         assert_eq!(serde_json::json!(row.values("clock_share")), serde_json::json!([null]));
-        let cells = line(&row, std::slice::from_ref(&row));
+        let cells = &table(std::slice::from_ref(&row)).lines[0];
         assert_eq!(cells.last().map(String::as_str), Some("-"), "{cells:?}");
         assert_ne!(cells[3], "-", "what was measured is shown");
     }

@@ -21,7 +21,9 @@ use drystone_throttle::DeviceThrottle;
 use serde_json::json;
 
 use crate::measure::{self, on_device, sampled, warmup_ns};
-use crate::outcome::{Machine, Outcome, Row, Table, spread};
+use crate::outcome::{Machine, Outcome};
+use crate::row::{BRACKETS, Compared, Row, measured};
+use crate::table::{Columns, MILLISECONDS, Table, Unit, WHOLE_PERCENT};
 use crate::{Experiment, Options, Say};
 use drystone_bench::{Pattern, Work, machine};
 
@@ -254,84 +256,50 @@ fn measure(load: &Load, options: &Options) -> anyhow::Result<Vec<Row>> {
 }
 
 fn row(variant: &'static str, load: &Load, samples: &[Sample]) -> Row {
-    let all = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-    let mut measured = vec![
-        ("iops", all(&|s| s.all.iops)),
-        ("cpu_ns_per_io", all(&|s| s.all.cpu_ns_per_io)),
-        ("contention", all(&|s| s.all.contention)),
-        ("lock_acquisitions_per_io", all(&|s| s.all.lock_acquisitions_per_io)),
-    ];
-    let keys = [
-        ["read_iops", "read_mean_ns", "read_p99_ns", "read_max_ns"],
-        ["write_iops", "write_mean_ns", "write_p99_ns", "write_max_ns"],
-    ];
-    for (group, keys) in keys.into_iter().enumerate() {
-        let figures: [fn(&Measured) -> f64; 4] =
-            [|m| m.iops, |m| m.mean_ns, |m| m.p99_ns, |m| m.max_ns];
-        measured.extend(
-            keys.into_iter().zip(figures).map(|(key, of)| (key, all(&|s| of(&s.groups[group])))),
-        );
-    }
-    let note = Some(load.name.clone());
+    let [reads, writes] = [0, 1].map(|group| move |sample: &Sample| sample.groups[group]);
     Row {
         device: "disk",
         variant,
-        note,
+        note: Some(load.name.clone()),
         threads: load.threads(),
-        labels: Vec::new(),
-        measured,
-        locks: Vec::new(),
+        measured: measured(
+            samples,
+            &[
+                ("iops", &|s| s.all.iops),
+                ("cpu_ns_per_io", &|s| s.all.cpu_ns_per_io),
+                ("contention", &|s| s.all.contention),
+                ("lock_acquisitions_per_io", &|s| s.all.lock_acquisitions_per_io),
+                ("read_iops", &|s| reads(s).iops),
+                ("read_mean_ns", &|s| reads(s).mean_ns),
+                ("read_p99_ns", &|s| reads(s).p99_ns),
+                ("read_max_ns", &|s| reads(s).max_ns),
+                ("write_iops", &|s| writes(s).iops),
+                ("write_mean_ns", &|s| writes(s).mean_ns),
+                ("write_p99_ns", &|s| writes(s).p99_ns),
+                ("write_max_ns", &|s| writes(s).max_ns),
+            ],
+        ),
+        ..Row::default()
     }
 }
 
-const COLUMNS: [&str; 12] = [
-    "Load",
-    "Variant",
-    "Threads",
-    "IOPS",
-    "IOPS, least to most",
-    "diff",
-    "reads/s",
-    "read mean",
-    "read p99",
-    "read max",
-    "writes/s",
-    "write p99",
-];
-
+/// A line for each row, compared with that without a scheduler under the same load.
 fn table(rows: &[Row]) -> Table {
-    let head = COLUMNS.map(str::to_owned).to_vec();
-    Table { head, lines: rows.iter().map(|row| line(row, rows)).collect() }
-}
-
-fn line(row: &Row, rows: &[Row]) -> Vec<String> {
-    let dash = || "-".to_owned();
-    let number = |key: &str| row.median(key).map_or_else(dash, |value| format!("{value:.0}"));
-    let ms = |key: &str| row.median(key).map_or_else(dash, |ns| format!("{:.1} ms", ns / 1e6));
-    let range = row.values("iops").and_then(spread);
-    let range = range.map_or_else(dash, |(least, _, most)| format!("[{least:.0} .. {most:.0}]"));
-    let ratio = difference(row, rows).map_or_else(dash, |part| format!("{:+.0}%", part * 100.0));
-    vec![
-        row.note.clone().unwrap_or_default(),
-        row.variant.to_owned(),
-        row.threads.to_string(),
-        number("iops"),
-        range,
-        ratio,
-        number("read_iops"),
-        ms("read_mean_ns"),
-        ms("read_p99_ns"),
-        ms("read_max_ns"),
-        number("write_iops"),
-        ms("write_p99_ns"),
-    ]
-}
-
-/// IOPS more than without a scheduler, as a part of these.
-fn difference(row: &Row, rows: &[Row]) -> Option<f64> {
-    let base = rows.iter().find(|base| base.variant == "none" && base.note == row.note)?;
-    let is_base = std::ptr::eq(base, row);
-    if is_base { None } else { Some(row.median("iops")? / base.median("iops")? - 1.0) }
+    let is_base = |row: &Row, base: &Row| base.variant == "none" && base.note == row.note;
+    Columns::of(Compared::all(rows, is_base))
+        .text("Load", |it| it.row.note.clone().unwrap_or_default())
+        .text("Variant", |it| it.row.variant.to_owned())
+        .text("Threads", |it| it.row.threads.to_string())
+        .figure("IOPS", |it| it.row.text("iops", Unit::number(0)))
+        .figure("IOPS, least to most", |it| it.row.range("iops", Unit::number(0), BRACKETS))
+        .figure("diff", |it| it.change("iops", WHOLE_PERCENT))
+        .figure("reads/s", |it| it.row.text("read_iops", Unit::number(0)))
+        .figure("read mean", |it| it.row.text("read_mean_ns", MILLISECONDS))
+        .figure("read p99", |it| it.row.text("read_p99_ns", MILLISECONDS))
+        .figure("read max", |it| it.row.text("read_max_ns", MILLISECONDS))
+        .figure("writes/s", |it| it.row.text("write_iops", Unit::number(0)))
+        .figure("write p99", |it| it.row.text("write_p99_ns", MILLISECONDS))
+        .table()
 }
 
 fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
@@ -400,15 +368,13 @@ mod tests {
             variant,
             note: Some(note.to_owned()),
             threads: 4,
-            labels: Vec::new(),
             measured: vec![("iops", vec![iops]), ("write_p99_ns", vec![f64::NAN])],
-            locks: Vec::new(),
+            ..Row::default()
         };
         let rows = [row("ours", "a", 300.0), row("none", "a", 200.0), row("none", "b", 1.0)];
-        assert_eq!(difference(&rows[0], &rows), Some(0.5));
-        assert_eq!(difference(&rows[1], &rows), None);
-        assert_eq!(line(&rows[0], &rows)[5], "+50%");
-        assert_eq!(line(&rows[0], &rows)[11], "-", "what was not measured is not shown");
+        let lines = table(&rows).lines;
+        assert_eq!([&lines[0][5], &lines[1][5], &lines[2][5]], ["+50%", "-", "-"]);
+        assert_eq!(lines[0][11], "-", "what was not measured is not shown");
         assert_eq!(longest_read(&rows[0]), None);
     }
 }

@@ -21,10 +21,47 @@ fn options() -> Options {
     Options { runs: 2, runtime_ns: 20_000_000, threads: 4, ..Options::default() }
 }
 
+/// The columns of each experiment's table, and of its further tables, of which `docs/lab` speaks.
+const COLUMNS: [(&str, &str, &[&str]); 6] = [
+    (
+        "mq-deadline",
+        "Device, Variant, Threads, IOPS, sys, contention, diff, IOPS, least to most, contention, CPU, grant wait, cores, CPU ns/IO",
+        &[],
+    ),
+    (
+        "reorder",
+        "Load, Variant, Threads, IOPS, IOPS, least to most, diff, reads/s, read mean, read p99, read max, writes/s, write p99",
+        &[],
+    ),
+    (
+        "blk-throttle",
+        "Load, Variant, Threads, IOPS, IOPS, least to most, to none, CPU ns/IO, CPU, least to most, to none, locks/IO, contention",
+        &[
+            "Load, class name, Threads, acquisitions, holdtime-total, I/Os, a bio",
+            "Load, Rules, Threads, locks a bio: before, mailed, ours, none, ns a bio to none: before, mailed, ours",
+        ],
+    ),
+    (
+        "plug-time",
+        "Device, Variant, Threads, IOPS, IOPS, least to most, diff, CPU ns/IO, clock reads/IO, clock's share",
+        &["Variant, t/io_uring's line"],
+    ),
+    (
+        "raid5-wait",
+        "Members, Variant, Threads, files/s, least to most, diff, user s, system s, system ms a file, wake-ups a stripe, rescued",
+        &["Case, before, ±stddev, mailed, ±stddev, change, ours, ±stddev, change"],
+    ),
+    (
+        "dm-poll",
+        "Volume, Latency, Depth, Threads, IRQ IOPS, poll IOPS, diff, mail, adaptive IOPS, diff, CPU ns/IO: IRQ, poll, adaptive, wakes/IO: IRQ, poll, adaptive",
+        &[],
+    ),
+];
+
 /// An experiment that is to end early has what it measured until then, whatever its tables lack.
 #[test]
 fn an_experiment_can_end_early() {
-    for name in ["mq-deadline", "reorder", "blk-throttle", "plug-time", "raid5-wait", "dm-poll"] {
+    for (name, columns, more) in COLUMNS {
         let options = Options { runtime_ns: 1_000_000, runs: 1, threads: 2, ..options() };
         let (stop, mut points) = (options.stop.clone(), 0);
         let say = &mut |line: &str| {
@@ -35,6 +72,11 @@ fn an_experiment_can_end_early() {
         };
         let outcome = run(name, &options, say).unwrap_or_else(|error| panic!("{name}: {error:#}"));
         assert!(!outcome.rows.is_empty() && points <= 2, "{name}: {points} points");
+        assert_eq!(outcome.table.head.join(", "), columns, "{name}");
+        let mut heads: Vec<String> =
+            outcome.more.iter().map(|(_, it)| it.head.join(", ")).collect();
+        heads.dedup();
+        assert_eq!(heads, more, "{name}");
         assert!(outcome.text().contains("Stopped before its end"), "{name}");
         assert!(outcome.html().contains("Stopped before its end"), "{name}");
         assert_eq!(outcome.json()["parameters"]["stopped_early"], true, "{name}");
@@ -224,5 +266,6 @@ fn accuracy_shows_what_was_asked_beside_what_was_given() {
     let page = outcome.html();
     assert_eq!(page.matches("<svg").count(), 18);
     assert!(page.contains("class=\"asked\"") && !page.contains("NaN"));
-    assert!(outcome.text().contains("greatest deviation in 0.1 s"));
+    let columns = "Limit, Flow, asked, given, , greatest deviation in 0.1 s, one I/O is, CPU ns/IO";
+    assert_eq!(outcome.table.head.join(", "), columns);
 }

@@ -7,7 +7,9 @@ use super::point::Sample;
 use super::scene::Rules;
 use super::variants::{Measured, VARIANTS};
 use crate::Options;
-use crate::outcome::{Machine, Row, Table, spread, thousands};
+use crate::outcome::Machine;
+use crate::row::{BRACKETS, Compared, Row, measured, spread};
+use crate::table::{Columns, NANOSECONDS, PERCENT, THOUSANDS, Table, Unit, WHOLE_PERCENT};
 use crate::throttle::{QUEUE_LOCK, STATS_LOCK};
 
 /// The mail's figures: kernel, acquisitions, us held.
@@ -51,37 +53,35 @@ fn lock_name(variant: &str, class: LockClass) -> &'static str {
 }
 
 /// A row for each variant.
-pub(super) fn rows(measured: &Measured) -> Vec<Row> {
-    let scene = &measured.scene;
-    let row = |((variant, _), samples): (&(&'static str, _), &Vec<Sample>)| {
-        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-        Row {
-            device: scene.name,
-            variant,
-            note: None,
-            threads: scene.threads,
-            labels: vec![
-                ("load", json!(if scene.is_dd { "dd" } else { "randread" })),
-                ("driver", json!(if scene.on_file { "file" } else { "null" })),
-                ("rules", json!(scene.rules.text())),
-                ("depth", json!(scene.depth)),
-                ("locks", by_class(variant, samples)),
+pub(super) fn rows(Measured { scene, samples }: &Measured) -> Vec<Row> {
+    let row = |((variant, _), samples): (&(&'static str, _), &Vec<Sample>)| Row {
+        device: scene.name,
+        variant,
+        threads: scene.threads,
+        labels: vec![
+            ("load", json!(if scene.is_dd { "dd" } else { "randread" })),
+            ("driver", json!(if scene.on_file { "file" } else { "null" })),
+            ("rules", json!(scene.rules.text())),
+            ("depth", json!(scene.depth)),
+            ("locks", by_class(variant, samples)),
+        ],
+        measured: measured(
+            samples,
+            &[
+                ("iops", &|s| s.iops),
+                ("cpu_ns_per_io", &|s| s.cpu_ns_per_io),
+                ("cores_used", &|s| s.cores_used),
+                ("contention", &|s| s.contention),
+                ("lock_acquisitions_per_io", &|s| s.lock_acquisitions_per_io),
+                ("lock_contentions_per_io", &|s| s.lock_contentions_per_io),
+                ("lock_acquisitions", &|s| s.timed.acquisitions() as f64),
+                ("lock_hold_us", &|s| s.timed.hold_us()),
+                ("lock_ios", &|s| s.timed.ios as f64),
             ],
-            measured: vec![
-                ("iops", all(|s| s.iops)),
-                ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
-                ("cores_used", all(|s| s.cores_used)),
-                ("contention", all(|s| s.contention)),
-                ("lock_acquisitions_per_io", all(|s| s.lock_acquisitions_per_io)),
-                ("lock_contentions_per_io", all(|s| s.lock_contentions_per_io)),
-                ("lock_acquisitions", all(|s| s.timed.acquisitions() as f64)),
-                ("lock_hold_us", all(|s| s.timed.hold_us())),
-                ("lock_ios", all(|s| s.timed.ios as f64)),
-            ],
-            locks: Vec::new(),
-        }
+        ),
+        ..Row::default()
     };
-    VARIANTS.iter().zip(&measured.samples).map(row).collect()
+    VARIANTS.iter().zip(samples).map(row).collect()
 }
 
 /// Acquisitions and us held of `class` in a run.
@@ -109,93 +109,73 @@ fn by_class(variant: &str, samples: &[Sample]) -> Value {
     classes(samples).map(class).collect()
 }
 
-const COLUMNS: [&str; 11] = [
-    "Load",
-    "Variant",
-    "Threads",
-    "IOPS",
-    "IOPS, least to most",
-    "to none",
-    "CPU ns/IO",
-    "CPU, least to most",
-    "to none",
-    "locks/IO",
-    "contention",
-];
-
-fn head(columns: &[&str]) -> Vec<String> {
-    columns.iter().map(|column| (*column).to_owned()).collect()
-}
-
-/// A line for each variant of each scene.
+/// A line for each variant of each scene, compared with *none* there.
 pub(super) fn table(all: &[Measured]) -> Table {
-    let lines = all.iter().flat_map(|it| (0..VARIANTS.len()).map(|variant| line(it, variant)));
-    Table { head: head(&COLUMNS), lines: lines.collect() }
+    let scenes: Vec<Vec<Row>> = all.iter().map(rows).collect();
+    let lines = scenes
+        .iter()
+        .flat_map(|rows| Compared::all(rows, |_, base| base.variant == VARIANTS[NONE].0));
+    Columns::of(lines)
+        .text("Load", |it| it.row.device.to_owned())
+        .text("Variant", |it| it.row.variant.to_owned())
+        .text("Threads", |it| it.row.threads.to_string())
+        .figure("IOPS", |it| it.row.text("iops", THOUSANDS))
+        .figure("IOPS, least to most", |it| it.row.range("iops", THOUSANDS, BRACKETS))
+        .figure("to none", |it| it.change("iops", WHOLE_PERCENT))
+        .figure("CPU ns/IO", |it| it.row.text("cpu_ns_per_io", Unit::number(1)))
+        .figure("CPU, least to most", |it| it.row.range("cpu_ns_per_io", Unit::number(1), BRACKETS))
+        .figure("to none", |it| {
+            let none = it.other()?.median("cpu_ns_per_io")?;
+            Some(NANOSECONDS.change(it.row.median("cpu_ns_per_io")? - none))
+        })
+        .figure("locks/IO", |it| it.row.text("lock_acquisitions_per_io", Unit::number(4)))
+        .figure("contention", |it| it.row.text("contention", PERCENT))
+        .table()
 }
 
-fn line(measured: &Measured, variant: usize) -> Vec<String> {
-    let samples = &measured.samples[variant];
-    let dash = || "-".to_owned();
-    let iops = range(samples, |sample| sample.iops);
-    let cpu = range(samples, |sample| sample.cpu_ns_per_io);
-    let none = measured.median(NONE, |sample| sample.iops).filter(|_| variant != NONE);
-    let ratio = iops.zip(none).map(|((_, iops, _), none)| (iops / none - 1.0) * 100.0);
-    let to_none = measured.to_none(variant).filter(|_| variant != NONE);
-    let contention = measured.median(variant, |sample| sample.contention);
-    vec![
-        measured.scene.name.to_owned(),
-        VARIANTS[variant].0.to_owned(),
-        measured.scene.threads.to_string(),
-        iops.map_or_else(dash, |(_, median, _)| thousands(median)),
-        iops.map_or_else(dash, |(least, _, most)| {
-            format!("[{} .. {}]", thousands(least), thousands(most))
-        }),
-        ratio.map_or_else(dash, |ratio| format!("{ratio:+.0}%")),
-        cpu.map_or_else(dash, |(_, median, _)| format!("{median:.1}")),
-        cpu.map_or_else(dash, |(least, _, most)| format!("[{least:.1} .. {most:.1}]")),
-        to_none.map_or_else(dash, |ns| format!("{ns:+.1} ns")),
-        measured.locks_per_io(variant).map_or_else(dash, |locks| format!("{locks:.4}")),
-        contention.map_or_else(dash, |part| format!("{:.1}%", part * 100.0)),
-    ]
+/// A line of the mail's table: the lock that it is about, of a scene, with its threads and I/Os.
+struct LockLine {
+    load: &'static str,
+    lock: String,
+    on: Option<(u32, f64)>,
+    acquisitions: f64,
+    hold_us: f64,
 }
-
-const MAILS_COLUMNS: [&str; 7] =
-    ["Load", "class name", "Threads", "acquisitions", "holdtime-total", "I/Os", "a bio"];
 
 /// The mail's table: acquisitions and time held by class.
 pub(super) fn mails_form(all: &[Measured]) -> (String, Table) {
-    let mail = MAIL.iter().map(|(kernel, acquisitions, us)| {
-        let dash = || "-".to_owned();
-        vec![
-            "the mail's dd, 4 CPUs, SSD: context, not measured here".to_owned(),
-            format!("{kernel}: {MAILS_LOCK}"),
-            dash(),
-            acquisitions.to_string(),
-            format!("{us:.2}"),
-            dash(),
-            dash(),
-        ]
+    let mail = MAIL.iter().map(|(kernel, acquisitions, hold_us)| LockLine {
+        load: "the mail's dd, 4 CPUs, SSD: context, not measured here",
+        lock: format!("{kernel}: {MAILS_LOCK}"),
+        on: None,
+        acquisitions: *acquisitions as f64,
+        hold_us: *hold_us,
     });
-    let lines = all.iter().flat_map(|it| (0..VARIANTS.len()).flat_map(|n| class_lines(it, n)));
+    let lines = all.iter().flat_map(|it| (0..VARIANTS.len()).flat_map(|n| lock_lines(it, n)));
     let title =
         "Locks in the mail's form (holdtime-total in us; a pass of its own, with timed holds)";
-    (title.to_owned(), Table { head: head(&MAILS_COLUMNS), lines: mail.chain(lines).collect() })
+    let table = Columns::of(mail.chain(lines))
+        .text("Load", |it| it.load.to_owned())
+        .text("class name", |it| it.lock.clone())
+        .figure("Threads", |it| it.on.map(|(threads, _)| threads.to_string()))
+        .text("acquisitions", |it| Unit::number(0).text(it.acquisitions))
+        .text("holdtime-total", |it| Unit::number(2).text(it.hold_us))
+        .figure("I/Os", |it| it.on.map(|(_, ios)| Unit::number(0).text(ios)))
+        .figure("a bio", |it| it.on.map(|(_, ios)| Unit::number(4).text(it.acquisitions / ios)))
+        .table();
+    (title.to_owned(), table)
 }
 
-fn class_lines(measured: &Measured, variant: usize) -> Vec<Vec<String>> {
+fn lock_lines(measured: &Measured, variant: usize) -> Vec<LockLine> {
     let (samples, name) = (&measured.samples[variant], VARIANTS[variant].0);
     let median = |of: &dyn Fn(&Sample) -> f64| measured.median(variant, of).unwrap_or(f64::NAN);
     let ios = median(&|sample| sample.timed.ios as f64);
-    let line = |lock: &str, acquisitions: f64, us: f64| {
-        vec![
-            measured.scene.name.to_owned(),
-            format!("{name}: {lock}"),
-            measured.scene.threads.to_string(),
-            format!("{acquisitions:.0}"),
-            format!("{us:.2}"),
-            format!("{ios:.0}"),
-            format!("{:.4}", acquisitions / ios),
-        ]
+    let line = |lock: &str, acquisitions: f64, hold_us: f64| LockLine {
+        load: measured.scene.name,
+        lock: format!("{name}: {lock}"),
+        on: Some((measured.scene.threads, ios)),
+        acquisitions,
+        hold_us,
     };
     let lines: Vec<_> = classes(samples)
         .map(|class| {
@@ -206,38 +186,27 @@ fn class_lines(measured: &Measured, variant: usize) -> Vec<Vec<String>> {
     if lines.is_empty() { vec![line("no lock", 0.0, 0.0)] } else { lines }
 }
 
-const CLAIMS_COLUMNS: [&str; 10] = [
-    "Load",
-    "Rules",
-    "Threads",
-    "locks a bio: before",
-    "mailed",
-    "ours",
-    "none",
-    "ns a bio to none: before",
-    "mailed",
-    "ours",
-];
-
-/// What each takes of a bio, against none.
+/// The locks and the processor time that each variant takes of a bio, against none.
 pub(super) fn claims(all: &[Measured]) -> (String, Table) {
-    let line = |measured: &Measured| {
-        let scene = &measured.scene;
-        let mut line = vec![scene.name.to_owned(), scene.rules.text(), scene.threads.to_string()];
-        let dash = || "-".to_owned();
-        line.extend((0..VARIANTS.len()).map(|variant| {
-            let locks = measured.locks_per_io(variant);
-            locks.map_or_else(dash, |locks| format!("{locks:.6}"))
-        }));
-        line.extend(
-            [BEFORE, MAILED, OURS].map(|variant| {
-                measured.to_none(variant).map_or_else(dash, |ns| format!("{ns:+.1}"))
-            }),
-        );
-        line
+    let locks = |variant: usize| {
+        move |it: &&Measured| it.locks_per_io(variant).map(|locks| Unit::number(6).text(locks))
     };
-    let lines = all.iter().map(line).collect();
-    ("What a bio takes".to_owned(), Table { head: head(&CLAIMS_COLUMNS), lines })
+    let to_none = |variant: usize| {
+        move |it: &&Measured| it.to_none(variant).map(|ns| Unit::number(1).change(ns))
+    };
+    let table = Columns::of(all)
+        .text("Load", |it| it.scene.name.to_owned())
+        .text("Rules", |it| it.scene.rules.text())
+        .text("Threads", |it| it.scene.threads.to_string())
+        .figure("locks a bio: before", locks(BEFORE))
+        .figure("mailed", locks(MAILED))
+        .figure("ours", locks(OURS))
+        .figure("none", locks(NONE))
+        .figure("ns a bio to none: before", to_none(BEFORE))
+        .figure("mailed", to_none(MAILED))
+        .figure("ours", to_none(OURS))
+        .table();
+    ("What a bio takes".to_owned(), table)
 }
 
 /// Sentences below the tables.

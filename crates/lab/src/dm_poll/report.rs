@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 
 use super::cores::Cores;
 use super::point::{Polls, Sample};
-use super::scene::{DEPTH, MAIL_DEPTH, ONE, PINNED, SEVERAL, STRIPE};
+use super::scene::{DEPTH, MAIL_DEPTH, ONE, PINNED, SEVERAL, STRIPE, Scene};
 use super::variants::{JUDGED_US, Measured, VARIANTS};
 use super::wake::Cost;
-use crate::outcome::{Row, Table, spread, thousands, threads_text};
+use crate::outcome::threads_text;
+use crate::row::{Row, spread};
+use crate::table::{Columns, THOUSANDS, Table, Unit, WHOLE_PERCENT};
 
 fn median(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> Option<f64> {
     let values: Vec<f64> = samples.iter().map(of).collect();
@@ -48,10 +50,10 @@ impl Measured {
 pub(super) fn rows(measured: &Measured) -> Vec<Row> {
     let rows = VARIANTS.iter().zip(&measured.samples);
     rows.map(|((variant, mode), samples)| {
-        let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
-        let polls = |of: fn(Polls) -> u64| -> Vec<f64> {
-            let sum = |sample: &Sample| sample.polls.iter().map(|(_, polls)| of(*polls)).sum();
-            samples.iter().map(sum).map(|count: u64| count as f64).collect()
+        let polls = |of: fn(Polls) -> u64| {
+            move |sample: &Sample| {
+                sample.polls.iter().map(|(_, polls)| of(*polls)).sum::<u64>() as f64
+            }
         };
         Row {
             device: measured.scene.name,
@@ -66,19 +68,22 @@ pub(super) fn rows(measured: &Measured) -> Vec<Row> {
                 ("depth", json!(measured.scene.depth)),
                 ("hw_queues", queues(samples)),
             ],
-            measured: vec![
-                ("iops", all(|s| s.iops)),
-                ("cpu_ns_per_io", all(|s| s.cpu_ns_per_io)),
-                ("device_cpu_ns_per_io", all(|s| s.device_cpu_ns_per_io)),
-                ("wakes_per_io", all(|s| s.wakes_per_io)),
-                ("polls_made", polls(|p| p.invoked)),
-                ("polls_fruitful", polls(|p| p.success)),
-                ("polls_skipped", polls(Polls::skipped)),
-                ("lock_acquisitions_per_io", all(|s| s.locks_per_io)),
-                ("lock_contentions_per_io", all(|s| s.contentions_per_io)),
-                ("contention", all(|s| s.contention)),
-            ],
-            locks: Vec::new(),
+            measured: crate::row::measured(
+                samples,
+                &[
+                    ("iops", &|s| s.iops),
+                    ("cpu_ns_per_io", &|s| s.cpu_ns_per_io),
+                    ("device_cpu_ns_per_io", &|s| s.device_cpu_ns_per_io),
+                    ("wakes_per_io", &|s| s.wakes_per_io),
+                    ("polls_made", &polls(|p| p.invoked)),
+                    ("polls_fruitful", &polls(|p| p.success)),
+                    ("polls_skipped", &polls(Polls::skipped)),
+                    ("lock_acquisitions_per_io", &|s| s.locks_per_io),
+                    ("lock_contentions_per_io", &|s| s.contentions_per_io),
+                    ("contention", &|s| s.contention),
+                ],
+            ),
+            ..Row::default()
         }
     })
     .collect()
@@ -111,57 +116,43 @@ fn queues(samples: &[Sample]) -> Value {
     first.polls.iter().enumerate().map(queue).collect()
 }
 
-const COLUMNS: [&str; 16] = [
-    "Volume",
-    "Latency",
-    "Depth",
-    "Threads",
-    "IRQ IOPS",
-    "poll IOPS",
-    "diff",
-    "mail",
-    "adaptive IOPS",
-    "diff",
-    "CPU ns/IO: IRQ",
-    "poll",
-    "adaptive",
-    "wakes/IO: IRQ",
-    "poll",
-    "adaptive",
-];
-
 /// A line for each scene, with the mail's columns and ours.
 pub(super) fn table(all: &[Measured]) -> Table {
-    Table { head: COLUMNS.map(str::to_owned).to_vec(), lines: all.iter().map(line).collect() }
+    let iops =
+        |variant: usize| move |it: &&Measured| it.iops(variant).map(|iops| THOUSANDS.text(iops));
+    let gain =
+        |variant: usize| move |it: &&Measured| it.gain(variant).map(|p| WHOLE_PERCENT.change(p));
+    let cpu = |variant: usize| {
+        let of = |sample: &Sample| sample.cpu_ns_per_io;
+        move |it: &&Measured| Some(Unit::number(0).text(median(&it.samples[variant], of)?))
+    };
+    let wakes = |variant: usize| {
+        let of = |sample: &Sample| sample.wakes_per_io;
+        move |it: &&Measured| Some(Unit::number(3).text(median(&it.samples[variant], of)?))
+    };
+    Columns::of(all)
+        .text("Volume", |it| volume(&it.scene))
+        .figure("Latency", |it| it.scene.latency_us().map(|us| format!("{us} us")))
+        .text("Depth", |it| it.scene.depth.to_string())
+        .text("Threads", |it| it.scene.threads.to_string())
+        .figure("IRQ IOPS", iops(0))
+        .figure("poll IOPS", iops(1))
+        .figure("diff", gain(1))
+        .figure("mail", |it| it.scene.mail.map(|part| WHOLE_PERCENT.change(part)))
+        .figure("adaptive IOPS", iops(2))
+        .figure("diff", gain(2))
+        .figure("CPU ns/IO: IRQ", cpu(0))
+        .figure("poll", cpu(1))
+        .figure("adaptive", cpu(2))
+        .figure("wakes/IO: IRQ", wakes(0))
+        .figure("poll", wakes(1))
+        .figure("adaptive", wakes(2))
+        .table()
 }
 
-fn line(measured: &Measured) -> Vec<String> {
-    let scene = &measured.scene;
-    let percent =
-        |part: Option<f64>| part.map_or("-".to_owned(), |p| format!("{:+.0}%", p * 100.0));
-    let iops = |variant| measured.iops(variant).map_or("-".to_owned(), thousands);
-    let each = |of: fn(&Sample) -> f64, decimals: usize| {
-        let cell = |samples: &Vec<Sample>| {
-            median(samples, of).map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
-        };
-        measured.samples.iter().map(cell).collect::<Vec<String>>()
-    };
+fn volume(scene: &Scene) -> String {
     let waits = if scene.skip_busy() == Some(false) { ", busy queues waited for" } else { "" };
-    let mut line = vec![
-        format!("{}{waits}", scene.name),
-        scene.latency_us().map_or("-".to_owned(), |us| format!("{us} us")),
-        scene.depth.to_string(),
-        scene.threads.to_string(),
-        iops(0),
-        iops(1),
-        percent(measured.gain(1)),
-        percent(scene.mail),
-        iops(2),
-        percent(measured.gain(2)),
-    ];
-    line.extend(each(|s| s.cpu_ns_per_io, 0));
-    line.extend(each(|s| s.wakes_per_io, 3));
-    line
+    format!("{}{waits}", scene.name)
 }
 
 /// Sentences below the table.

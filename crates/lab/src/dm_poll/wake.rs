@@ -12,7 +12,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 
 use super::cores;
-use crate::outcome::spread;
+use crate::row::spread;
 
 /// How often it is woken.
 const WAKES: usize = 2000;

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::outcome::{Curve, Plot, Row, spread, threads_text};
+use crate::outcome::{Curve, Plot, threads_text};
+use crate::row::{Row, spread};
 
 use super::escape::escape;
 

@@ -16,7 +16,7 @@ use drystone_core::sync::{Lock, LockClass, LockRegistry};
 use rustix::thread::CpuSet;
 
 use super::design::{Costs, Ps};
-use crate::outcome::spread;
+use crate::row::spread;
 
 /// Of the line: so many rounds are timed together. Short, so that most stretches are undisturbed;
 /// long beside a reading of the clock.

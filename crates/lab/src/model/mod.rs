@@ -46,7 +46,8 @@ use crate::Say;
 use crate::dm_poll;
 use crate::measure::Sample;
 use crate::mq_deadline::{EXPERIMENT, VARIANTS};
-use crate::outcome::{Machine, spread, threads_text};
+use crate::outcome::{Machine, threads_text};
+use crate::row::spread;
 use drystone_bench::machine;
 
 /// The models that there are, by the names of their experiments.

@@ -4,7 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use crate::html;
-use crate::outcome::{Machine, Outcome, Table, facts, thousands};
+use crate::outcome::{Machine, Outcome, facts};
+use crate::table::{PERCENT, THOUSANDS, Table};
 
 /// A part of the page: a title, a table, sentences.
 pub type Part = (String, Table, Vec<String>);
@@ -29,11 +30,11 @@ pub(crate) fn table(head: &[&str], lines: Vec<Vec<String>>) -> Table {
 
 /// IOPS as every modelled figure is shown.
 pub(crate) fn modelled(iops: f64) -> String {
-    format!("~{}", thousands(iops))
+    format!("~{}", THOUSANDS.text(iops))
 }
 
 pub(crate) fn percent(share: f64) -> String {
-    format!("{:.1}%", share * 100.0)
+    PERCENT.text(share)
 }
 
 pub(crate) fn ns(ps: u64) -> String {

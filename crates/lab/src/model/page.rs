@@ -11,7 +11,8 @@ use super::studied::Studied;
 use super::verdict::{LIMIT, lacks, mail_lacks, worst};
 use crate::kernel::LOAD;
 use crate::mq_deadline::NULL;
-use crate::outcome::{Machine, Table, thousands};
+use crate::outcome::Machine;
+use crate::table::{THOUSANDS, Table};
 
 /// See the module's text.
 pub struct Page {
@@ -115,7 +116,7 @@ impl Page {
                 lines.push(vec![
                     one.measured.title(),
                     check.threads.to_string(),
-                    thousands(check.measured),
+                    THOUSANDS.text(check.measured),
                     modelled(check.modelled),
                     format!("{:+.0}%", check.error() * 100.0),
                     percent(waited / samples.len() as f64),
@@ -169,7 +170,7 @@ impl Page {
             vec![
                 name.to_owned(),
                 role.to_owned(),
-                thousands(row.iops),
+                THOUSANDS.text(row.iops),
                 modelled(found.iops),
                 format!("{:+.0}%", (found.iops / row.iops - 1.0) * 100.0),
                 percent(row.contention),

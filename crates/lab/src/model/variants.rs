@@ -12,7 +12,7 @@ use super::design::{Act, Design, Loser, Section};
 use crate::kernel::LOAD;
 use crate::measure::{Point, Sample};
 use crate::mq_deadline::{Variant, null_spec};
-use crate::outcome::spread;
+use crate::row::spread;
 use crate::scheduler::Patched;
 
 /// Lines that a holder of the lock of *before* or *mailed* writes besides the lock's: the counts

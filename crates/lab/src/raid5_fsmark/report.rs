@@ -4,8 +4,9 @@ use serde_json::json;
 
 use super::case::{Below, Case, FILE_BYTES};
 use super::load::Sample;
-use crate::outcome::{Row, Table, spread};
 use crate::raid5_wait::mails_form;
+use crate::row::{Compared, Row, WORDS, gain, measured};
+use crate::table::{BARE_MILLISECONDS, Columns, Table, Unit, WHOLE_PERCENT};
 
 /// A case with what each variant measured, run by run.
 pub(super) struct Measured {
@@ -20,7 +21,6 @@ pub(super) fn rows(measured: &Measured) -> Vec<Row> {
 }
 
 fn row(case: &Case, variant: &'static str, samples: &[Sample]) -> Row {
-    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
     let members = case.members().map_or("no array".to_owned(), |n| format!("{n} members"));
     Row {
         device: case.device(),
@@ -33,20 +33,23 @@ fn row(case: &Case, variant: &'static str, samples: &[Sample]) -> Row {
             ("sync", json!(case.sync_name())),
             ("case", json!(case.name())),
         ],
-        measured: vec![
-            ("files_per_second", all(|s| s.files_per_second)),
-            ("files_per_second_by_clock", all(|s| s.files / s.seconds)),
-            ("user_seconds", all(|s| s.user_seconds)),
-            ("system_seconds", all(|s| s.system_seconds)),
-            ("server_system_seconds", all(|s| s.server_system_seconds)),
-            ("cpu_seconds_per_file", all(Sample::cpu_seconds_per_file)),
-            ("seconds", all(|s| s.seconds)),
-            ("files", all(|s| s.files)),
-            ("wakeups_per_stripe", all(|s| s.wakeups_per_stripe)),
-            ("rescued", all(|s| s.rescued)),
-            ("stuck", all(|s| f64::from(u8::from(s.is_stuck)))),
-        ],
-        locks: Vec::new(),
+        measured: measured(
+            samples,
+            &[
+                ("files_per_second", &|s| s.files_per_second),
+                ("files_per_second_by_clock", &|s| s.files / s.seconds),
+                ("user_seconds", &|s| s.user_seconds),
+                ("system_seconds", &|s| s.system_seconds),
+                ("server_system_seconds", &|s| s.server_system_seconds),
+                ("cpu_seconds_per_file", &Sample::cpu_seconds_per_file),
+                ("seconds", &|s| s.seconds),
+                ("files", &|s| s.files),
+                ("wakeups_per_stripe", &|s| s.wakeups_per_stripe),
+                ("rescued", &|s| s.rescued),
+                ("stuck", &|s| f64::from(u8::from(s.is_stuck))),
+            ],
+        ),
+        ..Row::default()
     }
 }
 
@@ -63,50 +66,31 @@ pub(super) fn mails_tables(rows: &[Row]) -> Vec<(String, Table)> {
     tables
 }
 
-const COLUMNS: [&str; 11] = [
-    "Case",
-    "Variant",
-    "files/s",
-    "least to most",
-    "diff",
-    "by clock",
-    "user s",
-    "system s",
-    "CPU ms a file",
-    "wake-ups a stripe",
-    "rescued",
-];
-
-/// A line for each row.
+/// A line for each row, compared with the first variant of its case.
 pub(super) fn table(rows: &[Row]) -> Table {
-    let first = |row: &Row| rows.iter().find(|other| case_of(other) == case_of(row));
-    let lines = rows.iter().map(|row| line(row, first(row)));
-    Table { head: COLUMNS.map(str::to_owned).to_vec(), lines: lines.collect() }
+    Columns::of(Compared::all(rows, |row, base| case_of(base) == case_of(row)))
+        .text("Case", |it| case_of(it.row))
+        .text("Variant", |it| it.row.variant.to_owned())
+        .figure("files/s", |it| it.row.text("files_per_second", Unit::number(1)))
+        .figure("least to most", |it| {
+            let range = it.row.range("files_per_second", Unit::number(1), WORDS);
+            range.or_else(|| is_stuck(it.row).then(|| "stuck".to_owned()))
+        })
+        .figure("diff", |it| {
+            gain(it.row, it.base, "files_per_second").map(|part| WHOLE_PERCENT.change(part))
+        })
+        .figure("by clock", |it| it.row.text("files_per_second_by_clock", Unit::number(1)))
+        .figure("user s", |it| it.row.text("user_seconds", Unit::number(2)))
+        .figure("system s", |it| it.row.text("system_seconds", Unit::number(2)))
+        .figure("CPU ms a file", |it| it.row.text("cpu_seconds_per_file", BARE_MILLISECONDS))
+        .figure("wake-ups a stripe", |it| it.row.text("wakeups_per_stripe", Unit::number(3)))
+        .figure("rescued", |it| it.row.text("rescued", Unit::number(0)))
+        .table()
 }
 
-/// The first variant of a case is what the others are compared with.
-fn line(row: &Row, first: Option<&Row>) -> Vec<String> {
-    let scaled = |key: &str, decimals: usize, by: f64| {
-        row.median(key).map_or("-".to_owned(), |value| format!("{:.decimals$}", value * by))
-    };
-    let files = |row: &Row| row.median("files_per_second");
-    let diff = first.and_then(|first| Some(files(row)? / files(first)? - 1.0));
-    let range = row.values("files_per_second").and_then(spread);
-    let stuck = row.values("stuck").is_some_and(|stuck| stuck.iter().any(|stuck| *stuck > 0.0));
-    let none = if stuck { "stuck" } else { "-" };
-    vec![
-        case_of(row),
-        row.variant.to_owned(),
-        scaled("files_per_second", 1, 1.0),
-        range.map_or(none.to_owned(), |(least, _, most)| format!("{least:.1} to {most:.1}")),
-        diff.map_or("-".to_owned(), |diff| format!("{:+.0}%", diff * 100.0)),
-        scaled("files_per_second_by_clock", 1, 1.0),
-        scaled("user_seconds", 2, 1.0),
-        scaled("system_seconds", 2, 1.0),
-        scaled("cpu_seconds_per_file", 2, 1000.0),
-        scaled("wakeups_per_stripe", 3, 1.0),
-        scaled("rescued", 0, 1.0),
-    ]
+/// Whether a run of the row stood still.
+fn is_stuck(row: &Row) -> bool {
+    row.values("stuck").is_some_and(|stuck| stuck.iter().any(|stuck| *stuck > 0.0))
 }
 
 /// Sentences below the table.

@@ -1,7 +1,8 @@
 //! The mail's two tables: files a second, and processor time, each with its standard deviation.
 
 use super::variants::VARIANTS;
-use crate::outcome::{Row, Table};
+use crate::row::Row;
+use crate::table::Table;
 
 /// Files a second; then the processor time of a file, where the mail has the system time of a run,
 /// which is the same number of files each time.
@@ -72,11 +73,10 @@ mod tests {
         Row {
             device: "ram",
             variant,
-            note: None,
             threads: 64,
             labels: vec![("members", json!(4))],
             measured: vec![("files_per_second", values.to_vec())],
-            locks: Vec::new(),
+            ..Row::default()
         }
     }
 

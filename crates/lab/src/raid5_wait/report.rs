@@ -6,7 +6,8 @@ use serde_json::json;
 use super::load::Sample;
 use super::scene::{Members, Scene};
 use super::variants::{Measured, VARIANTS};
-use crate::outcome::{Row, Table, spread};
+use crate::row::{Compared, Row, WORDS, gain, measured};
+use crate::table::{BARE_MILLISECONDS, Columns, Table, Unit, WHOLE_PERCENT};
 
 /// A row for each variant.
 pub fn rows(measured: &Measured) -> Vec<Row> {
@@ -15,26 +16,27 @@ pub fn rows(measured: &Measured) -> Vec<Row> {
 }
 
 fn row(scene: &Scene, variant: &'static str, samples: &[Sample]) -> Row {
-    let all = |of: fn(&Sample) -> f64| samples.iter().map(of).collect::<Vec<f64>>();
     Row {
         device: scene.device(),
         variant,
         note: Some(format!("{} members", scene.disks)),
         threads: scene.threads,
         labels: vec![("members", json!(scene.disks))],
-        measured: vec![
-            ("files_per_second", all(|s| s.files_per_second)),
-            ("user_seconds", all(|s| s.user_seconds)),
-            ("system_seconds", all(|s| s.system_seconds)),
-            ("system_seconds_per_file", all(|s| s.system_seconds_per_file)),
-            (
-                "cpu_seconds_per_file",
-                all(|s| (s.user_seconds + s.system_seconds) / (s.files_per_second * s.seconds)),
-            ),
-            ("seconds", all(|s| s.seconds)),
-            ("wakeups_per_stripe", all(|s| s.wakeups_per_stripe)),
-            ("rescued", all(|s| s.rescued)),
-        ],
+        measured: measured(
+            samples,
+            &[
+                ("files_per_second", &|s| s.files_per_second),
+                ("user_seconds", &|s| s.user_seconds),
+                ("system_seconds", &|s| s.system_seconds),
+                ("system_seconds_per_file", &|s| s.system_seconds_per_file),
+                ("cpu_seconds_per_file", &|s| {
+                    (s.user_seconds + s.system_seconds) / (s.files_per_second * s.seconds)
+                }),
+                ("seconds", &|s| s.seconds),
+                ("wakeups_per_stripe", &|s| s.wakeups_per_stripe),
+                ("rescued", &|s| s.rescued),
+            ],
+        ),
         locks: classes(samples),
     }
 }
@@ -54,53 +56,26 @@ fn classes(samples: &[Sample]) -> Vec<(String, drystone_core::sync::ClassStats)>
     used.map(|(class, stats)| (class.name().to_owned(), *stats)).collect()
 }
 
-const COLUMNS: [&str; 11] = [
-    "Members",
-    "Variant",
-    "Threads",
-    "files/s",
-    "least to most",
-    "diff",
-    "user s",
-    "system s",
-    "system ms a file",
-    "wake-ups a stripe",
-    "rescued",
-];
-
-/// A line for each row.
+/// A line for each row, compared with the first variant of its scene.
 pub fn table(rows: &[Row]) -> Table {
-    let lines = rows.iter().map(|row| {
-        let before = rows.iter().find(|other| {
-            (other.device, &other.note, other.threads) == (row.device, &row.note, row.threads)
-        });
-        line(row, before)
-    });
-    Table { head: COLUMNS.map(str::to_owned).to_vec(), lines: lines.collect() }
-}
-
-/// The first variant of a scene is what the others are compared with.
-fn line(row: &Row, before: Option<&Row>) -> Vec<String> {
-    let scaled = |key: &str, decimals: usize, by: f64| {
-        row.median(key).map_or("-".to_owned(), |value| format!("{:.decimals$}", value * by))
+    let is_base = |row: &Row, base: &Row| {
+        (base.device, &base.note, base.threads) == (row.device, &row.note, row.threads)
     };
-    let cell = |key, decimals| scaled(key, decimals, 1.0);
-    let files = |row: &Row| row.median("files_per_second");
-    let diff = before.and_then(|before| Some(files(row)? / files(before)? - 1.0));
-    let range = row.values("files_per_second").and_then(spread);
-    vec![
-        format!("{} {}", row.labels[0].1, row.device),
-        row.variant.to_owned(),
-        row.threads.to_string(),
-        cell("files_per_second", 1),
-        range.map_or("-".to_owned(), |(least, _, most)| format!("{least:.1} to {most:.1}")),
-        diff.map_or("-".to_owned(), |diff| format!("{:+.0}%", diff * 100.0)),
-        cell("user_seconds", 2),
-        cell("system_seconds", 2),
-        scaled("system_seconds_per_file", 2, 1000.0),
-        cell("wakeups_per_stripe", 3),
-        cell("rescued", 0),
-    ]
+    Columns::of(Compared::all(rows, is_base))
+        .text("Members", |it| format!("{} {}", it.row.labels[0].1, it.row.device))
+        .text("Variant", |it| it.row.variant.to_owned())
+        .text("Threads", |it| it.row.threads.to_string())
+        .figure("files/s", |it| it.row.text("files_per_second", Unit::number(1)))
+        .figure("least to most", |it| it.row.range("files_per_second", Unit::number(1), WORDS))
+        .figure("diff", |it| {
+            gain(it.row, it.base, "files_per_second").map(|part| WHOLE_PERCENT.change(part))
+        })
+        .figure("user s", |it| it.row.text("user_seconds", Unit::number(2)))
+        .figure("system s", |it| it.row.text("system_seconds", Unit::number(2)))
+        .figure("system ms a file", |it| it.row.text("system_seconds_per_file", BARE_MILLISECONDS))
+        .figure("wake-ups a stripe", |it| it.row.text("wakeups_per_stripe", Unit::number(3)))
+        .figure("rescued", |it| it.row.text("rescued", Unit::number(0)))
+        .table()
 }
 
 /// Sentences below the table.

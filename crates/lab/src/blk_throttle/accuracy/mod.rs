@@ -18,10 +18,12 @@ use drystone_throttle::Change;
 use serde_json::json;
 
 use crate::measure::{on_opened, process_cpu_ns};
-use crate::outcome::{Curve, Machine, Outcome, Plot, Row, Table};
+use crate::outcome::{Curve, Machine, Outcome, Plot};
+use crate::row::{Row, measured};
+use crate::table::{Columns, FINE_PERCENT, Table, Unit};
 use crate::{Experiment, Options, Say};
 use drystone_bench::{Crew, Pattern, Work, machine, phase};
-use sheet::{Flow, Sheet, Unit};
+use sheet::{Flow, RateUnit, Sheet};
 use taken::{Look, Steps, Taken};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -159,11 +161,9 @@ fn judged(sheet: &Sheet) -> Vec<(String, Vec<usize>)> {
     each.chain(together).collect()
 }
 
-fn rows(measured: &Measured, steps: Steps) -> Vec<Row> {
-    let Measured { sheet, runs } = measured;
+fn rows(Measured { sheet, runs }: &Measured, steps: Steps) -> Vec<Row> {
     let row = |(name, flows): (String, Vec<usize>)| {
         let sum = |of: &dyn Fn(usize) -> f64| flows.iter().map(|flow| of(*flow)).sum::<f64>();
-        let each = |of: &dyn Fn(&Taken) -> f64| runs.iter().map(of).collect::<Vec<f64>>();
         let rate = |run: &Taken, half: usize| {
             let unit = |flow: usize| sheet.unit.of(1.0, sheet.flows[flow].bytes);
             sum(&|flow| unit(flow) * run.mean(flow, steps, half))
@@ -183,51 +183,70 @@ fn rows(measured: &Measured, steps: Steps) -> Vec<Row> {
                 ("asked", json!([0, 1].map(|half| sum(&|flow| sheet.share(flow, half))))),
                 ("series", series),
             ],
-            measured: vec![
-                ("iops", each(&|run| sum(&|flow| run.mean(flow, steps, 0)))),
-                ("rate", each(&|run| rate(run, 0))),
-                ("rate_second_half", each(&|run| rate(run, 1))),
-                ("deviation", each(&|run| run.deviation(sheet, &flows, steps))),
-                ("cpu_ns_per_io", each(&|run| run.cpu_ns_per_io)),
-            ],
-            locks: Vec::new(),
+            measured: measured(
+                runs,
+                &[
+                    ("iops", &|run| sum(&|flow| run.mean(flow, steps, 0))),
+                    ("rate", &|run| rate(run, 0)),
+                    ("rate_second_half", &|run| rate(run, 1)),
+                    ("deviation", &|run| run.deviation(sheet, &flows, steps)),
+                    ("cpu_ns_per_io", &|run| run.cpu_ns_per_io),
+                ],
+            ),
+            ..Row::default()
         }
     };
     judged(sheet).into_iter().map(row).collect()
 }
 
-fn table(all: &[Measured], steps: Steps) -> Table {
-    let window = format!("greatest deviation in {} s", steps.window_seconds());
-    let head = ["Limit", "Flow", "asked", "given", "", &window, "one I/O is", "CPU ns/IO"];
-    let lines = all.iter().flat_map(|it| {
-        let names = judged(&it.sheet).into_iter().zip(rows(it, steps));
-        names.map(|((name, flows), row)| line(it, &name, &flows, &row, steps)).collect::<Vec<_>>()
-    });
-    Table { head: head.map(str::to_owned).to_vec(), lines: lines.collect() }
+/// A line of the table: a flow of a sheet, or all of them together.
+struct FlowLine<'a> {
+    sheet: &'a Sheet,
+    name: String,
+    flows: Vec<usize>,
+    row: Row,
 }
 
-fn line(measured: &Measured, name: &str, flows: &[usize], row: &Row, steps: Steps) -> Vec<String> {
-    let sheet = &measured.sheet;
-    let asked = [0, 1].map(|half| flows.iter().map(|flow| sheet.share(*flow, half)).sum::<f64>());
-    let both = |rates: [Option<f64>; 2]| {
-        let text = rates.map(|rate| rate.map_or("-".to_owned(), shown));
-        let [first, second] = text;
-        if sheet.then.is_some() { format!("{first}, {second}") } else { first }
-    };
-    // The worst of all runs.
-    let worst = row.values("deviation").unwrap_or_default().iter().copied();
-    let worst = worst.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most });
-    let ios = flows.iter().map(|flow| sheet.flows[*flow].asked[0]).sum::<f64>();
-    vec![
-        sheet.name.to_owned(),
-        name.to_owned(),
-        both(asked.map(Some)),
-        both([row.median("rate"), row.median("rate_second_half")]),
-        sheet.unit.name().to_owned(),
-        format!("{:+.3}%", worst * 100.0),
-        format!("{:.3}%", 100.0 / (ios * steps.window_seconds())),
-        row.median("cpu_ns_per_io").map_or("-".to_owned(), |ns| format!("{ns:.0}")),
-    ]
+impl FlowLine<'_> {
+    /// The rate of the first half, and that of the second where the limit changes.
+    fn both(&self, rate: impl Fn(usize) -> Option<f64>) -> String {
+        let [first, second] = [0, 1].map(|half| rate(half).map_or("-".to_owned(), shown));
+        if self.sheet.then.is_some() { format!("{first}, {second}") } else { first }
+    }
+
+    fn asked(&self, half: usize) -> f64 {
+        self.flows.iter().map(|flow| self.sheet.share(*flow, half)).sum()
+    }
+
+    /// The worst deviation of all runs.
+    fn deviation(&self) -> f64 {
+        let all = self.row.values("deviation").unwrap_or_default().iter().copied();
+        all.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most })
+    }
+
+    /// The part of a window's I/Os that one of them is.
+    fn one_io(&self, steps: Steps) -> f64 {
+        let ios = self.flows.iter().map(|flow| self.sheet.flows[*flow].asked[0]).sum::<f64>();
+        1.0 / (ios * steps.window_seconds())
+    }
+}
+
+fn table(all: &[Measured], steps: Steps) -> Table {
+    let window = format!("greatest deviation in {} s", steps.window_seconds());
+    let lines = all.iter().flat_map(|it| {
+        let flows = judged(&it.sheet).into_iter().zip(rows(it, steps));
+        flows.map(|((name, flows), row)| FlowLine { sheet: &it.sheet, name, flows, row })
+    });
+    Columns::of(lines)
+        .text("Limit", |it| it.sheet.name.to_owned())
+        .text("Flow", |it| it.name.clone())
+        .text("asked", |it| it.both(|half| Some(it.asked(half))))
+        .text("given", |it| it.both(|half| it.row.median(["rate", "rate_second_half"][half])))
+        .text("", |it| it.sheet.unit.name().to_owned())
+        .text(window, |it| FINE_PERCENT.change(it.deviation()))
+        .text("one I/O is", move |it| FINE_PERCENT.text(it.one_io(steps)))
+        .figure("CPU ns/IO", |it| it.row.text("cpu_ns_per_io", Unit::number(0)))
+        .table()
 }
 
 fn shown(rate: f64) -> String {
@@ -249,8 +268,8 @@ fn plot(measured: &Measured, steps: Steps) -> Option<Plot> {
         }
     };
     let title = match sheet.unit {
-        Unit::Iops => format!("{} (IOPS)", sheet.name),
-        Unit::Mib => format!("{} (MiB/s)", sheet.name),
+        RateUnit::Iops => format!("{} (IOPS)", sheet.name),
+        RateUnit::Mib => format!("{} (MiB/s)", sheet.name),
     };
     Some(Plot { title, curves: sheet.flows.iter().enumerate().map(curve).collect() })
 }

@@ -22,24 +22,24 @@ pub(super) struct Flow {
 
 /// In what rates are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum RateUnit {
     Iops,
     Mib,
 }
 
-impl Unit {
+impl RateUnit {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Unit::Iops => "IOPS",
-            Unit::Mib => "MiB/s",
+            RateUnit::Iops => "IOPS",
+            RateUnit::Mib => "MiB/s",
         }
     }
 
     /// A rate of I/Os of `bytes` in it.
     pub(super) fn of(self, iops: f64, bytes: u64) -> f64 {
         match self {
-            Unit::Iops => iops,
-            Unit::Mib => iops * bytes as f64 / MIB as f64,
+            RateUnit::Iops => iops,
+            RateUnit::Mib => iops * bytes as f64 / MIB as f64,
         }
     }
 }
@@ -48,7 +48,7 @@ impl Unit {
 #[derive(Clone, Debug)]
 pub(super) struct Sheet {
     pub(super) name: &'static str,
-    pub(super) unit: Unit,
+    pub(super) unit: RateUnit,
     /// All groups, parents first.
     pub(super) groups: &'static [&'static str],
     /// The group that has limits, and these; and what they become half-way.
@@ -73,22 +73,22 @@ fn reads(group: &'static str, bytes: u64, depth: usize, asked: f64) -> Flow {
 }
 
 /// One group of `limits`, with a load by itself.
-fn single(name: &'static str, unit: Unit, limits: Change, flow: Flow) -> Sheet {
+fn single(name: &'static str, unit: RateUnit, limits: Change, flow: Flow) -> Sheet {
     let flows = vec![flow];
     Sheet { name, unit, groups: &["g"], limited: "g", limits, then: None, flows }
 }
 
 fn by_ios(name: &'static str, limit: u64) -> Sheet {
-    single(name, Unit::Iops, riops(limit), reads("g", 4 * KIB, 32, limit as f64))
+    single(name, RateUnit::Iops, riops(limit), reads("g", 4 * KIB, 32, limit as f64))
 }
 
 fn by_bytes(name: &'static str, limit: u64, bytes: u64) -> Sheet {
     let flow = reads("g", bytes, 32, limit as f64 / bytes as f64);
-    single(name, Unit::Mib, rbps(limit), flow)
+    single(name, RateUnit::Mib, rbps(limit), flow)
 }
 
 /// Two children of a group with `limits`.
-fn children(name: &'static str, unit: Unit, limits: Change, flows: [Flow; 2]) -> Sheet {
+fn children(name: &'static str, unit: RateUnit, limits: Change, flows: [Flow; 2]) -> Sheet {
     let (groups, flows): (&[&str], _) = (&["p", "p/a", "p/b"], flows.into());
     Sheet { name, unit, groups, limited: "p", limits, then: None, flows }
 }
@@ -114,7 +114,7 @@ fn mixed() -> Sheet {
     let limits = Change { wiops: Some(Some(500)), ..rbps(10 * MIB) };
     let mut sheet = by_bytes("reads 10 MiB/s, writes 500 IOPS", 10 * MIB, 64 * KIB);
     let write = Flow { name: "writes", is_write: true, ..reads("g", 4 * KIB, 32, 500.0) };
-    (sheet.limits, sheet.unit, sheet.flows[0].name) = (limits, Unit::Iops, "reads");
+    (sheet.limits, sheet.unit, sheet.flows[0].name) = (limits, RateUnit::Iops, "reads");
     sheet.flows.push(write);
     sheet
 }
@@ -140,25 +140,25 @@ pub(super) fn all() -> Vec<Sheet> {
         shared("100000 IOPS, four threads", 100_000),
         children(
             "two children of 1000 IOPS, equal loads",
-            Unit::Iops,
+            RateUnit::Iops,
             riops(1000),
             [half(32), reads(b, 4 * KIB, 32, 500.0)],
         ),
         children(
             "two children of 1000 IOPS, depth 1 and 32",
-            Unit::Iops,
+            RateUnit::Iops,
             riops(1000),
             [half(1), reads(b, 4 * KIB, 32, 500.0)],
         ),
         children(
             "two children of 1000 IOPS, one wants 100",
-            Unit::Iops,
+            RateUnit::Iops,
             riops(1000),
             [modest, reads(b, 4 * KIB, 32, 900.0)],
         ),
         children(
             "two children of 16 MiB/s, 4 KiB and 64 KiB",
-            Unit::Mib,
+            RateUnit::Mib,
             rbps(16 * MIB),
             [bytes(a, 4 * KIB), bytes(b, 64 * KIB)],
         ),

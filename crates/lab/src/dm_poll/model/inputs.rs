@@ -21,7 +21,7 @@ use drystone_stack::live::{LiveStack, OpenEnv};
 use super::super::cores::{Cores, Pinned, pin};
 use super::super::scene::{self, VOLUME};
 use crate::model::costs::empty_hold_ns;
-use crate::outcome::spread;
+use crate::row::spread;
 
 /// Looks that are timed together; short beside the device's latency.
 const LOOKS: u32 = 20;

@@ -16,7 +16,8 @@ use crate::dm_poll::wake::Cost;
 use crate::model::ModelOptions;
 use crate::model::design::Costs;
 use crate::model::outcome::{ModelOutcome, Part, modelled, ns, percent, table};
-use crate::outcome::{Machine, thousands};
+use crate::outcome::Machine;
+use crate::table::THOUSANDS;
 
 const SKIP: Way = Way::Poll { skips: true };
 const WAIT: Way = Way::Poll { skips: false };
@@ -126,7 +127,7 @@ impl Page {
                 point.scene.depth.to_string(),
                 point.scene.threads.to_string(),
                 point.cores().to_string(),
-                thousands(point.iops()),
+                THOUSANDS.text(point.iops()),
                 modelled(found.iops),
                 format!("{:+.0}%", point.error() * 100.0),
                 per_io(looks_per_io(point)),

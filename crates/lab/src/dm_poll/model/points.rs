@@ -13,7 +13,8 @@ use super::load::{Figures, IoCosts, Way};
 use crate::Say;
 use crate::model::ModelOptions;
 use crate::model::costs::ps;
-use crate::outcome::{spread, threads_text};
+use crate::outcome::threads_text;
+use crate::row::spread;
 
 /// A scene in one mode on some cores, with its runs and what the model says of it.
 pub struct Point {
