@@ -38,18 +38,32 @@ pub(super) struct Coalesce {
     left: u32,
     /// Requests found since.
     requests: u32,
+    /// The next receive waits, and has been announced.
+    is_waiting: bool,
 }
 
 impl Coalesce {
     pub(super) fn new() -> Self {
         // A new client gets a quarter of the pause before the first trial.
-        Coalesce { mode: Mode::Prompt, left: PAUSE / 4, requests: 0 }
+        Coalesce { mode: Mode::Prompt, left: PAUSE / 4, requests: 0, is_waiting: false }
     }
 
-    /// True if the next receive waits.
+    /// Begins the wait before the next receive. True if there is one.
     #[inline]
-    pub(super) fn delays(&self) -> bool {
-        self.mode == Mode::Delayed
+    pub(super) fn begin_wait(&mut self) -> bool {
+        self.is_waiting = self.mode == Mode::Delayed;
+        self.is_waiting
+    }
+
+    /// Ends that wait.
+    pub(super) fn end_wait(&mut self) {
+        self.is_waiting = false;
+    }
+
+    /// True between the two.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting
     }
 
     /// A request was found.
@@ -89,8 +103,11 @@ mod tests {
         let mut c = Coalesce::new();
         let mut count = 0;
         for _ in 0..100_000 {
-            let found = if c.delays() { delayed } else { prompt };
-            count += u32::from(c.delays());
+            let waits = c.begin_wait();
+            assert_eq!(c.is_waiting(), waits);
+            c.end_wait();
+            let found = if waits { delayed } else { prompt };
+            count += u32::from(waits);
             (0..found).for_each(|_| c.request());
             c.receive();
         }

@@ -144,7 +144,7 @@ impl Connections {
     fn start_wanted(&mut self, work: &mut Work, number: u32) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let fd = connection.fd();
-        while let Some(want) = connection.wants() {
+        while let Some(want) = connection.next_want() {
             let (op, event) = match want {
                 Want::Receive(buf, range) => (NetOp::Recv { buf, range }, Event::Receive),
                 Want::ReceiveLater => {
@@ -162,7 +162,7 @@ impl Connections {
         if let Some(query) = connection.next_query() {
             work.cx.start_query(query, Event::Extents.value(number));
         }
-        if connection.withdraws() {
+        if connection.begin_withdrawal() {
             work.withdraw(user_data_of(number));
         }
         for bio in connection.cut_short() {
@@ -181,7 +181,7 @@ impl Connections {
         let mut delayed = std::mem::take(&mut self.delayed);
         for number in delayed.drain(..) {
             let Some(connection) = self.connections.get_mut(number) else { continue };
-            if let Some(Want::Receive(buf, range)) = connection.delay_over() {
+            if let Some(Want::Receive(buf, range)) = connection.end_delay() {
                 let fd = connection.fd();
                 let value = Event::Receive.value(number);
                 work.cx.start_net(fd, NetOp::Recv { buf, range }, value);

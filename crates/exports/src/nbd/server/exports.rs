@@ -5,7 +5,6 @@ use super::peer::Peer;
 use super::settings::Settings;
 use crate::nbd::export::{BlockSizes, ExportDirectory, ExportInfo, Lookup};
 use crate::nbd::proto::TransmissionFlags;
-use crate::nbd::tls::PeerNames;
 use crate::server::{Access, AllowList, Volume, find};
 use drystone_core::Limits;
 use drystone_core::sync::LockCounters;
@@ -133,8 +132,8 @@ impl ClientView<'_> {
     /// The access of the client, as far as it is known.
     fn access(&self, export: &Export) -> Option<Access> {
         let Some(list) = &export.allow else { return Some(Access::ReadWrite) };
-        let names = self.peer.names.iter().flat_map(PeerNames::all);
-        list.access(names, self.peer.origin.uid(), self.peer.origin.address())
+        let origin = self.peer.origin();
+        list.access(self.peer.names(), origin.uid(), origin.address())
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a client takes a permit when it chooses its export, so one that has not shown a
 //! certificate that the listener wants never has one. The permit goes back when the connection is
-//! forgotten.
+//! forgotten, or its export cannot be opened.
 
 use super::peer::{ClientKey, Peer};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
@@ -84,7 +84,7 @@ mod tests {
     fn peer(uid: u32, name: Option<&str>) -> Peer {
         let names = name
             .map(|name| PeerNames { common_name: Some(name.to_owned()), ..PeerNames::default() });
-        Peer { origin: Origin::User(uid), names }
+        Peer::new(Origin::User(uid), names)
     }
 
     #[test]

@@ -27,6 +27,7 @@ mod deadlines;
 mod event;
 mod exports;
 mod incoming;
+mod layout;
 mod limits;
 mod listeners;
 mod op;

@@ -42,16 +42,41 @@ impl Origin {
 
 /// A client, as far as it is known.
 pub(super) struct Peer {
-    pub(super) origin: Origin,
+    origin: Origin,
     /// The names in its certificate, once it has shown one.
-    pub(super) names: Option<PeerNames>,
+    names: Option<PeerNames>,
 }
 
 impl Peer {
+    /// The client behind a connected socket.
+    pub(super) fn of(socket: impl AsFd) -> Self {
+        Peer::new(Origin::of(socket), None)
+    }
+
+    /// A client from `origin`, with the names in its certificate if it has shown one.
+    pub(super) fn new(origin: Origin, names: Option<PeerNames>) -> Self {
+        Peer { origin, names }
+    }
+
+    /// Notes the names in the client's certificate.
+    pub(super) fn show_names(&mut self, names: Option<PeerNames>) {
+        self.names = names;
+    }
+
+    /// The origin of the connection.
+    pub(super) fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    /// The names in the client's certificate; none before it has shown one.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().flat_map(PeerNames::all)
+    }
+
     /// The key under which its connections count: the first name of its certificate, or else its
     /// origin.
     pub(super) fn client_key(&self) -> ClientKey {
-        let name = self.names.iter().flat_map(PeerNames::all).next();
+        let name = self.names().next();
         name.map_or(ClientKey::Origin(self.origin), |name| ClientKey::Name(name.to_owned()))
     }
 }
@@ -82,7 +107,7 @@ mod tests {
     fn a_certificate_counts_before_the_origin() {
         let named =
             |name: &str| PeerNames { common_name: Some(name.to_owned()), ..PeerNames::default() };
-        let peer = |uid, names| Peer { origin: Origin::User(uid), names };
+        let peer = |uid, names| Peer::new(Origin::User(uid), names);
         assert_ne!(peer(1, None).client_key(), peer(2, None).client_key());
         let alice = peer(1, Some(named("alice"))).client_key();
         assert_eq!(alice, peer(2, Some(named("alice"))).client_key());

@@ -1,15 +1,22 @@
-//! The progress of a client that owes something: replies to take, or data to send.
+//! The progress of a client: when it was last active, and how much it moves while it owes
+//! something: replies to take, or data to send.
 //!
 //! A client that moves less than [`ENOUGH_BYTES`] in the time-out for stalls, while others wait for
 //! the memory that its requests have, is cut off: it keeps memory from others as if it did nothing.
 //!
 //! Invariant: the stalls in a row count only while the client owes something and others wait.
 
+use drystone_core::clock::Ns;
+
 /// Enough bytes in the time-out: so much gives something back to the budget.
 const ENOUGH_BYTES: u64 = 1 << 20;
 
 /// Bytes that a client moved, and sweeps in which it moved too few.
 pub(super) struct Progress {
+    /// When the connection last brought anything.
+    active_ns: Ns,
+    /// The client has sent something.
+    has_spoken: bool,
     /// Bytes came or went since the last sweep.
     has_moved: bool,
     /// Sweeps since the client last moved enough.
@@ -20,8 +27,30 @@ pub(super) struct Progress {
 
 impl Progress {
     /// The progress of a new client.
-    pub(super) fn new() -> Self {
-        Progress { has_moved: true, stalls: 0, bytes: 0 }
+    pub(super) fn new(now: Ns) -> Self {
+        Progress { active_ns: now, has_spoken: false, has_moved: true, stalls: 0, bytes: 0 }
+    }
+
+    /// The time at which the connection last brought anything.
+    pub(super) fn active_ns(&self) -> Ns {
+        self.active_ns
+    }
+
+    /// Notes that the connection has brought something.
+    #[inline]
+    pub(super) fn note_activity(&mut self, now: Ns) {
+        self.active_ns = now;
+    }
+
+    /// Whether the client has sent anything.
+    pub(super) fn has_spoken(&self) -> bool {
+        self.has_spoken
+    }
+
+    /// Notes whether a receive brought bytes.
+    #[inline]
+    pub(super) fn note_spoken(&mut self, has_bytes: bool) {
+        self.has_spoken |= has_bytes;
     }
 
     /// Notes that something was moved, and so many bytes of what the client owed.
@@ -65,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_client_that_moves_too_little_is_cut_off() {
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(1);
         for sweep in 1..=3 {
             progress.note(Some(ENOUGH_BYTES as i32 / 4));
             assert_eq!(progress.sweep(true, 3), sweep == 3, "sweep {sweep}");
@@ -74,7 +103,7 @@ mod tests {
 
     #[test]
     fn enough_bytes_or_nobody_that_waits_begin_again() {
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(1);
         for keeps_wanted in [true, false] {
             assert!(!progress.sweep(true, 3) && !progress.sweep(true, 3));
             progress.note(keeps_wanted.then_some(ENOUGH_BYTES as i32));
@@ -86,8 +115,20 @@ mod tests {
     }
 
     #[test]
+    fn a_client_has_spoken_once_it_sent_a_byte() {
+        let mut progress = Progress::new(1);
+        progress.note_spoken(false);
+        assert!(!progress.has_spoken());
+        progress.note_spoken(true);
+        progress.note_spoken(false);
+        assert!(progress.has_spoken());
+        progress.note_activity(7);
+        assert_eq!(progress.active_ns(), 7);
+    }
+
+    #[test]
     fn a_failed_receive_moves_nothing() {
-        let mut progress = Progress::new();
+        let mut progress = Progress::new(1);
         assert!(progress.take_moved() && !progress.take_moved());
         progress.note(Some(-104));
         assert!(progress.take_moved() && progress.sweep(true, 1));

@@ -46,10 +46,12 @@ pub(super) struct Stream {
     /// The cost of the requests whose replies are in `queued`, and in the send under way.
     queued_replies: Costs,
     sending_replies: Costs,
-    pub(super) receiving: bool,
-    pub(super) sending: bool,
-    /// Memory was too short for a reply: the client would wait for ever, so close.
-    pub(super) lost: bool,
+    receiving: bool,
+    sending: bool,
+    /// Memory was too short for a reply: the client would wait for ever.
+    lost: bool,
+    /// TLS was told that nothing more comes.
+    goodbye: bool,
 }
 
 impl Stream {
@@ -69,6 +71,7 @@ impl Stream {
             sending_replies: Costs::default(),
             receiving: false,
             sending: false,
+            goodbye: false,
         }
     }
 
@@ -144,15 +147,45 @@ impl Stream {
         self.tls.is_none()
     }
 
-    /// The buffer for a receive, if there is room for more: all of it was used.
-    pub(super) fn take_receive_buffer(&mut self) -> Option<IoBuf> {
-        if self.received.is_empty() { self.receive.take() } else { None }
+    /// True when memory was too short for a reply, so the connection is to be closed.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost
     }
 
-    /// A receive ended: `n` bytes are in `buf`.
-    pub(super) fn received(&mut self, buf: IoBuf, n: usize) {
+    /// True while a receive or a send is with the ring.
+    pub(super) fn is_busy(&self) -> bool {
+        self.receiving || self.sending
+    }
+
+    /// True while a receive is with the ring.
+    #[inline]
+    pub(super) fn is_receiving(&self) -> bool {
+        self.receiving
+    }
+
+    /// Begins a receive into this buffer, if there is room for more: all of it was used.
+    pub(super) fn begin_receive(&mut self) -> Option<IoBuf> {
+        let buf = if self.received.is_empty() { self.receive.take() } else { None };
+        self.receiving |= buf.is_some();
+        buf
+    }
+
+    /// Ends a receive: `n` bytes are in `buf`.
+    pub(super) fn end_receive(&mut self, buf: IoBuf, n: usize) {
+        self.receiving = false;
         self.received = 0..n;
         self.receive = Some(buf);
+    }
+
+    /// Begins a receive into a buffer of another owner.
+    pub(super) fn begin_receive_elsewhere(&mut self) {
+        debug_assert!(!self.receiving && self.is_drained());
+        self.receiving = true;
+    }
+
+    /// Ends a receive into a buffer of another owner.
+    pub(super) fn end_receive_elsewhere(&mut self) {
+        self.receiving = false;
     }
 
     /// Queue bytes that do not belong to a reply to a request (the handshake).
@@ -214,8 +247,27 @@ impl Stream {
             && (!self.queued.is_empty() || self.tls.as_ref().is_some_and(|t| t.wants_send()))
     }
 
-    /// The parts of the next send.
-    pub(super) fn take_send(&mut self, pool: &mut Pool) -> Vec<SendPart> {
+    /// True while a send is with the ring.
+    pub(super) fn is_sending(&self) -> bool {
+        self.sending
+    }
+
+    /// True until everything that was queued is sent.
+    pub(super) fn owes_send(&self) -> bool {
+        self.sending || self.wants_send()
+    }
+
+    /// Tells a TLS peer that nothing more comes, once. True if that is to be sent.
+    pub(super) fn begin_goodbye(&mut self) -> bool {
+        let tls = self.tls.as_mut().filter(|tls| !tls.is_handshaking());
+        let Some(tls) = tls.filter(|_| !self.goodbye) else { return false };
+        self.goodbye = true;
+        tls.close_notify();
+        self.wants_send()
+    }
+
+    /// Begins a send of the next parts, if there are any.
+    pub(super) fn begin_send(&mut self, pool: &mut Pool) -> Vec<SendPart> {
         let mut parts = std::mem::take(&mut self.spare);
         match &self.tls {
             None => self.take_clear(&mut parts),
@@ -276,9 +328,14 @@ impl Stream {
         filled
     }
 
-    /// A send ended after `n` bytes. Returns how many replies are now sent; what was not sent
-    /// goes first in the next send.
-    pub(super) fn sent(&mut self, pool: &mut Pool, mut parts: Vec<SendPart>, mut n: usize) -> Sent {
+    /// Ends a send after `n` bytes. Returns the cost of the replies that are sent now, or the parts
+    /// that go on.
+    pub(super) fn end_send(
+        &mut self,
+        pool: &mut Pool,
+        mut parts: Vec<SendPart>,
+        mut n: usize,
+    ) -> Sent {
         self.sending = false;
         let whole = parts.iter().take_while(|p| {
             let fits = p.range.len() <= n;
@@ -302,8 +359,9 @@ impl Stream {
         Sent::Rest(parts)
     }
 
-    /// The send failed: nothing of it will ever be sent.
-    pub(super) fn send_failed(&mut self) -> Costs {
+    /// Ends a send that failed: nothing of it will ever be sent, nor of the queue. Returns the cost
+    /// of all replies that are lost so.
+    pub(super) fn fail_send(&mut self) -> Costs {
         self.sending = false;
         self.queued.clear();
         let mut lost = std::mem::take(&mut self.sending_replies);
@@ -329,4 +387,87 @@ pub(super) enum Sent {
     All(Costs),
     /// These parts are still to be sent, at once.
     Rest(Vec<SendPart>),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nbd::proto::{Command, CommandFlags};
+    use crate::nbd::request::{ContextSet as Contexts, Request};
+    use crate::server::Work;
+    use drystone_core::ContextSet;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::ring::Engine;
+
+    fn stream() -> (Stream, Pool) {
+        let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).expect("a context");
+        (Stream::new(), Work::new(cx).pool())
+    }
+
+    fn cost(length: u64) -> Cost {
+        let (command, flags, contexts) =
+            (Command::Read, CommandFlags::empty(), Contexts::default());
+        Cost::of(&Request { command, flags, contexts, cookie: 1, offset: 0, length })
+    }
+
+    fn queue_reply(stream: &mut Stream, pool: &mut Pool, byte: u8) {
+        let write = |out: &mut [u8]| {
+            out[..16].fill(byte);
+            16
+        };
+        stream.queue_small(pool, 16, write);
+        stream.reply_queued(cost(512));
+    }
+
+    #[test]
+    fn small_replies_share_a_part_and_end_together() {
+        let (mut stream, mut pool) = stream();
+        assert!(!stream.owes_send());
+        (1..=2).for_each(|byte| queue_reply(&mut stream, &mut pool, byte));
+        assert_eq!((stream.unsent_bytes(), stream.wants_send()), (1024, true));
+        let parts = stream.begin_send(&mut pool);
+        assert_eq!((parts.len(), parts[0].range.len()), (1, 32));
+        assert!(stream.is_sending() && stream.is_busy() && !stream.wants_send());
+        queue_reply(&mut stream, &mut pool, 3);
+        assert!(!stream.wants_send() && stream.owes_send(), "one send at a time");
+        let Sent::Rest(parts) = stream.end_send(&mut pool, parts, 20) else {
+            panic!("12 are left")
+        };
+        assert_eq!((parts[0].range.len(), stream.unsent_bytes()), (12, 1536));
+        let Sent::All(costs) = stream.end_send(&mut pool, parts, 12) else { panic!("all is sent") };
+        assert_eq!((costs.bytes(), stream.unsent_bytes()), (1024, 512));
+        assert!(stream.wants_send() && !stream.is_busy());
+    }
+
+    #[test]
+    fn a_failed_send_loses_all_replies() {
+        let (mut stream, mut pool) = stream();
+        queue_reply(&mut stream, &mut pool, 1);
+        drop(stream.begin_send(&mut pool));
+        queue_reply(&mut stream, &mut pool, 2);
+        assert_eq!(stream.fail_send().bytes(), 1024);
+        assert!(!stream.owes_send() && stream.unsent_bytes() == 0);
+    }
+
+    #[test]
+    fn bytes_are_parsed_where_they_were_received() {
+        let (mut stream, _pool) = stream();
+        let mut buf = stream.begin_receive().expect("nothing is there");
+        assert!(stream.is_receiving() && stream.begin_receive().is_none());
+        buf[..4].copy_from_slice(b"abcd");
+        stream.end_receive(buf, 4);
+        assert!(!stream.is_busy() && !stream.is_drained() && stream.begin_receive().is_none());
+        stream.consume(3);
+        assert_eq!(stream.input().expect("no TLS"), b"d");
+        stream.make_roomy();
+        assert_eq!(stream.input().expect("no TLS"), b"d", "a larger buffer keeps what is left");
+        stream.consume(1);
+        assert!(stream.begin_receive().is_some_and(|buf| buf.len() == RECEIVE_BYTES));
+    }
+
+    #[test]
+    fn a_client_in_the_clear_gets_no_goodbye() {
+        let (mut stream, _pool) = stream();
+        assert!(!stream.begin_goodbye() && stream.is_plain() && !stream.is_lost());
+    }
 }

@@ -18,11 +18,10 @@ mod zeroes;
 pub(super) use reply::queue_refusal;
 
 use super::bios::{bare, give_back, write_flags};
+use super::layout::DataLayout;
 use super::op::{Op, OpId, OpTable};
 use super::queries::Queries;
 use super::stream::Stream;
-use super::unaligned::buffer_bytes;
-use super::window::BARE_BYTES;
 use super::write_locks::{Hold, WriteLocks};
 use crate::nbd::proto::Command;
 use crate::nbd::reply::ReplyStyle;
@@ -33,22 +32,15 @@ use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a piece of zeroes where the device does not zero by itself.
-const ZERO_BYTES: u64 = BARE_BYTES;
-
 /// Most bytes that a device zeroes at once: more it may do piece by piece, and end early.
 const LONG_BYTES: u64 = 4 << 20;
-
-/// Most bytes that a cache request reads: the rest is advice not taken.
-const CACHE_BYTES: u64 = BARE_BYTES;
 
 /// The requests of one connection. All calls are made by its worker's thread.
 pub(super) struct Service {
     device: Arc<dyn Device>,
     clients: Clients,
     style: ReplyStyle,
-    /// Bytes of a block of the device.
-    block: u64,
+    layout: DataLayout,
     /// The wire number of each selected context, by place.
     context_ids: Vec<u32>,
     ops: OpTable,
@@ -73,10 +65,10 @@ impl Service {
     ) -> Self {
         let limits = device.info().limits;
         Service {
+            layout: DataLayout::new(limits.logical_block_size),
             device,
             clients,
             style,
-            block: limits.logical_block_size.into(),
             context_ids,
             ops: OpTable::new(number),
             locks: WriteLocks::new(locks),
@@ -92,6 +84,11 @@ impl Service {
         self.style
     }
 
+    /// The place of data in the buffers of requests.
+    pub(super) fn layout(&self) -> DataLayout {
+        self.layout
+    }
+
     /// The number of operations under way.
     pub(super) fn in_flight(&self) -> usize {
         self.ops.count()
@@ -100,7 +97,7 @@ impl Service {
     /// The blocks of a request.
     #[inline]
     fn blocks(&self, request: &Request) -> Blocks {
-        Blocks::of(request.offset..request.offset + request.length, self.block)
+        self.layout.blocks(request)
     }
 
     /// Pushes the bios of operations that go on to `bios`.
@@ -180,30 +177,8 @@ impl Service {
         long.map(|(id, _)| self.ops.user_data(id))
     }
 
-    /// Bytes of the buffer that `request` takes for its data.
-    pub(super) fn buffer_bytes(&self, request: &Request) -> usize {
-        let blocks = self.blocks(request);
-        match request.command {
-            Command::Read => blocks.all_bytes(),
-            Command::Write if blocks.is_whole() => blocks.all_bytes(),
-            Command::Write => buffer_bytes(&blocks, request.command),
-            Command::Cache => blocks.all_bytes().min(CACHE_BYTES as usize),
-            Command::WriteZeroes => {
-                let inside = blocks.inside();
-                let piece = (inside.end - inside.start).min(ZERO_BYTES) as usize;
-                piece.max(buffer_bytes(&blocks, request.command))
-            }
-            Command::Flush | Command::Trim | Command::BlockStatus | Command::Disc => 0,
-        }
-    }
-
-    /// Where the data of a write begins in its buffer: its first block begins at [`DATA_AT`].
-    pub(super) fn payload_at(&self, request: &Request) -> usize {
-        DATA_AT + self.blocks(request).skip()
-    }
-
     /// Starts `request`: pushes its bios to `bios`, or replies at once. `payload` holds a write's
-    /// data from [`Service::payload_at`] on.
+    /// data from [`DataLayout::payload_at`] on.
     pub(super) fn start(
         &mut self,
         request: Request,
@@ -326,7 +301,7 @@ impl Service {
         stream: &mut Stream,
         bios: &mut BioList,
     ) {
-        let (blocks, length) = (self.blocks(&request), self.buffer_bytes(&request));
+        let (blocks, length) = (self.blocks(&request), self.layout.buffer_bytes(&request));
         let Some(buf) = pool.take(length) else {
             return self.out_of_memory(request, pool, stream);
         };

@@ -75,7 +75,7 @@ impl Service {
         stream: &mut Stream,
     ) {
         let whole = self.blocks(request).is_whole();
-        let query = StatusQuery::new(request, if whole { self.block as u32 } else { 1 });
+        let query = StatusQuery::new(request, if whole { self.layout.block_bytes() } else { 1 });
         let most = self.style.status_bytes(EXTENTS_MAX);
         let last = request.contexts.len();
         for (n, place) in request.contexts.iter().enumerate() {

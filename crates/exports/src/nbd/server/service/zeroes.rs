@@ -2,14 +2,15 @@
 //!
 //! Invariant: a piece of zeroes has only its own range locked, shared.
 
-use super::{Service, ZERO_BYTES};
+use super::Service;
 use crate::nbd::proto::{CommandFlags, ErrorCode};
 use crate::nbd::request::Request;
 use crate::nbd::server::bios::{bare, range_of, write_flags};
+use crate::nbd::server::layout::ZERO_BYTES;
 use crate::nbd::server::op::{Op, OpId};
 use crate::nbd::server::stream::Stream;
 use crate::nbd::server::write_locks::Hold;
-use crate::server::{Blocks, DATA_AT, Pool, ZeroWrites};
+use crate::server::{DATA_AT, Pool, ZeroWrites};
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op as BioOp, Status};
 
 impl Service {
@@ -30,7 +31,7 @@ impl Service {
         }
         // A request that has to be fast fails at the device rather than being slow.
         let by_itself = is_whole && (self.zeroes_itself || fast);
-        let buf = if by_itself { None } else { pool.take(self.buffer_bytes(&request)) };
+        let buf = if by_itself { None } else { pool.take(self.layout.buffer_bytes(&request)) };
         match buf {
             None if !by_itself => self.out_of_memory(request, pool, stream),
             Some(buf) if !is_whole => self.start_unaligned(request, blocks, buf, pool, bios),
@@ -48,8 +49,7 @@ impl Service {
     fn zero_inside(&mut self, id: OpId, buf: Option<IoBuf>, pool: &mut Pool) -> Box<Bio> {
         let op = self.ops.op_mut(id).expect("it is not over");
         let request = &op.request;
-        let inside =
-            Blocks::of(request.offset..request.offset + request.length, self.block).inside();
+        let inside = self.layout.blocks(request).inside();
         let Some(mut buf) = buf else { return bare(request, BioOp::WriteZeroes, inside, pool) };
         let mut zeroes = ZeroWrites::new(inside, ZERO_BYTES);
         buf[DATA_AT..DATA_AT + zeroes.room()].fill(0);
@@ -115,7 +115,7 @@ impl Service {
         let Some(op) = self.ops.op_mut(id) else { return };
         op.status = Status::Ok;
         let (held, request) = (op.data.take(), op.request);
-        let Some(buf) = held.or_else(|| pool.take(self.buffer_bytes(&request))) else {
+        let Some(buf) = held.or_else(|| pool.take(self.layout.buffer_bytes(&request))) else {
             self.remove(id);
             return self.out_of_memory(request, pool, stream);
         };
