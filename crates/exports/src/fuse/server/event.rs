@@ -3,8 +3,7 @@
 //! Invariant: [`Event::of`] returns what [`Event::value`] was given, for each session and
 //! operation.
 
-use super::op::OpId;
-use crate::server::{FUSE, Tag};
+use crate::server::{FUSE, OpId, SessionId, Tag};
 
 /// A query about an operation or an asker.
 const QUERY: u64 = 1 << 42;
@@ -27,20 +26,20 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// The value for the session at `place` of its worker.
-    pub(super) fn value(self, place: u32) -> u64 {
-        debug_assert!(place < 1 << OP_SHIFT);
+    /// The value for a session of the worker.
+    pub(super) fn value(self, session: SessionId) -> u64 {
+        debug_assert!(session.0 < 1 << OP_SHIFT);
         let kind = match self {
             Event::Poll => 0,
             Event::RingPoll => RING_POLL,
             Event::Extents(op) => QUERY | u64::from(op.0) << OP_SHIFT,
             Event::Asker => QUERY | RING_POLL,
         };
-        FUSE.event() | kind | u64::from(place)
+        FUSE.event() | kind | u64::from(session.0)
     }
 
-    /// The place of the session, and the event, of a value.
-    pub(super) fn of(value: u64) -> (u32, Event) {
+    /// The session and the event of a value.
+    pub(super) fn of(value: u64) -> (SessionId, Event) {
         let value = Tag::rest_of_event(value);
         let rest = value & (QUERY - 1);
         let event = match (value & QUERY != 0, value & RING_POLL != 0) {
@@ -49,7 +48,7 @@ impl Event {
             (true, false) => Event::Extents(OpId((rest >> OP_SHIFT) as u32)),
             (true, true) => Event::Asker,
         };
-        ((rest & ((1 << OP_SHIFT) - 1)) as u32, event)
+        (SessionId((rest & ((1 << OP_SHIFT) - 1)) as u32), event)
     }
 }
 
@@ -62,10 +61,10 @@ mod tests {
     fn each_value_has_one_meaning() {
         let ops = [0, 1, IN_FLIGHT_MAX - 1].map(|op| Event::Extents(OpId(op)));
         let mut values = Vec::new();
-        for place in [0, 1, (1 << OP_SHIFT) - 1] {
+        for session in [0, 1, (1 << OP_SHIFT) - 1].map(SessionId) {
             for event in ops.into_iter().chain([Event::Poll, Event::RingPoll, Event::Asker]) {
-                let value = event.value(place);
-                assert_eq!(Event::of(value), (place, event));
+                let value = event.value(session);
+                assert_eq!(Event::of(value), (session, event));
                 assert!(!values.contains(&value));
                 values.push(value);
             }

@@ -1,8 +1,8 @@
 //! An operation: a request of the kernel that bios carry out.
 //!
 //! Invariants:
-//! * An operation lives from its request until its answer. Its bios name it by its [`OpId`], so the
-//!   id is not used again before all of them are back.
+//! * An operation lives from its request until its answer. Its bios name it by its
+//!   [`OpId`](crate::server::OpId), so the id is not used again before all of them are back.
 //! * `pending` counts its bios and queries that are not back. The operation goes on at 0.
 //! * The first status other than `Ok` stays.
 
@@ -16,18 +16,6 @@ use drystone_core::{IoBuf, Status};
 
 /// Most requests in flight of a session.
 pub const IN_FLIGHT_MAX: u32 = 128;
-
-/// The number of an operation in its session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OpId(pub(super) u32);
-
-impl OpId {
-    /// The number as an index.
-    #[inline]
-    pub(super) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// Where an answer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

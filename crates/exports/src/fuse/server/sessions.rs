@@ -5,11 +5,9 @@
 
 use super::busy_poll::BUSY_POLL_NS_MAX;
 use super::event::Event;
-use super::op::OpId;
-use super::op_table::{session_of, user_data_of_session};
 use super::session::Session;
 use super::{IN_FLIGHT_MAX, Incoming};
-use crate::server::{FrontEnd, Work, errno};
+use crate::server::{FUSE, FrontEnd, OpId, SessionId, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use drystone_core::{Bio, Slab};
@@ -49,10 +47,10 @@ impl Sessions {
             self.unarmed.push(place);
         }
         for poll in session.take_polls_to_cancel() {
-            work.cx.cancel_net(poll.value(place));
+            work.cx.cancel_net(poll.value(SessionId(place)));
         }
         if session.take_withdrawal() {
-            work.withdraw(user_data_of_session(place));
+            work.withdraw(SessionId(place).user_data(FUSE));
         }
         if session.is_over() {
             self.forget(work, place);
@@ -72,7 +70,9 @@ impl Sessions {
     /// Begins the polls of a session before a sleep.
     fn arm(&mut self, work: &mut Work, place: u32) {
         let Some(session) = self.sessions.get_mut(place) else { return };
-        session.begin_polls(|poll, fd| work.cx.start_net(fd, NetOp::PollIn, poll.value(place)));
+        session.begin_polls(|poll, fd| {
+            work.cx.start_net(fd, NetOp::PollIn, poll.value(SessionId(place)))
+        });
     }
 
     fn forget(&mut self, work: &mut Work, place: u32) {
@@ -125,7 +125,7 @@ impl FrontEnd for Sessions {
         }
         let place = self.sessions.next_number();
         let mount = arrival.mount.clone();
-        let Some(session) = Session::new(arrival, place, work) else {
+        let Some(session) = Session::new(arrival, SessionId(place), work) else {
             return mount.fail("memory is too short for a session".to_owned());
         };
         self.reserve();
@@ -134,14 +134,14 @@ impl FrontEnd for Sessions {
     }
 
     fn handle(&mut self, work: &mut Work, ended: RingEvent) {
-        let (place, event) = Event::of(ended.token.value());
+        let (SessionId(place), event) = Event::of(ended.token.value());
         let Some(session) = self.sessions.get_mut(place) else { return };
         end_event(session, work, event, ended);
         self.touched.push(place);
     }
 
     fn completed(&mut self, bio: Box<Bio>) {
-        let place = session_of(&bio);
+        let SessionId(place) = SessionId::of(&bio);
         if let Some(session) = self.sessions.get_mut(place) {
             session.completed(bio);
             self.touched.push(place);

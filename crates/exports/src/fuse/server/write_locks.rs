@@ -16,8 +16,8 @@
 //! * A place of the range lock is the number of the operation.
 
 use super::mount::Mount;
-use super::op::{IN_FLIGHT_MAX, OpId};
-use crate::server::Work;
+use super::op::IN_FLIGHT_MAX;
+use crate::server::{OpId, Work};
 use drystone_core::Bio;
 use drystone_core::range_lock::RangeUser;
 use std::collections::VecDeque;
@@ -269,7 +269,7 @@ mod tests {
             std::iter::from_fn(next).map(number).collect()
         }
 
-        fn is_free(&mut self) -> bool {
+        fn try_all(&mut self) -> bool {
             let is_free = self.other.lock_exclusive(0, &ALL);
             self.other.unlock(0);
             is_free && !self.locks.is_waiting()
@@ -286,7 +286,7 @@ mod tests {
         assert!(it.locks.is_blocked(0, OpId(3)));
         assert_eq!(it.locks.last_blocked(), Some((0, OpId(3))));
         let left = it.locks.leave(0, OpId(3), false).expect("it waits");
-        assert!(left.bio.is_none() && left.next.is_none() && it.is_free());
+        assert!(left.bio.is_none() && left.next.is_none() && it.try_all());
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         assert_eq!(it.granted(), [(3, true), (4, true)]);
         assert!(!it.locks.has_news() && !it.locks.is_waiting());
         (2..5).for_each(|id| it.locks.unlock(0, OpId(id)));
-        assert!(it.is_free());
+        assert!(it.try_all());
     }
 
     #[test]
@@ -314,7 +314,7 @@ mod tests {
         assert!(!it.locks.is_blocked(0, OpId(1)));
         assert!(it.locks.leave(0, OpId(1), true).is_none(), "it has begun");
         assert_eq!(it.locks.end_first(0, true), None);
-        assert!(it.is_free());
+        assert!(it.try_all());
     }
 
     #[test]
@@ -330,6 +330,6 @@ mod tests {
         assert_eq!(it.locks.last_blocked(), None);
         it.locks.end_first(0, true);
         it.other.unlock(0);
-        assert!(it.is_free());
+        assert!(it.try_all());
     }
 }

@@ -7,16 +7,15 @@
 
 use super::arrival::Arrival;
 use super::coalesce::DELAY_NS;
-use super::connection::{Connection, Want};
+use super::connection::{Connection, TableId, Want};
 use super::deadlines::Deadlines;
 use super::event::Event;
 use super::exports::ExportTable;
 use super::incoming::Incoming;
 use super::listeners::Listeners;
-use super::op::{connection_of, user_data_of};
 use super::peer::Origin;
 use super::settings::HANDSHAKES_MAX;
-use crate::server::{FrontEnd, Work, errno};
+use crate::server::{FrontEnd, NBD, SessionId, Work, errno};
 use drystone_core::clock::Ns;
 use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use drystone_core::{Bio, BioList, Slab};
@@ -61,8 +60,8 @@ impl Connections {
     fn serve(&mut self, work: &mut Work, incoming: Incoming) {
         let number = self.connections.next_number();
         let timeout = incoming.table.settings().handshake_timeout_ns;
-        let (table, now) = (self.number_of(&incoming.table), work.cx.now());
-        self.connections.insert(Connection::new(incoming, number, table, work.pool(), now));
+        let (id, table, now) = (SessionId(number), self.table_id(&incoming.table), work.cx.now());
+        self.connections.insert(Connection::new(incoming, id, table, work.pool(), now));
         self.deadlines.set(number, if timeout > 0 { now + timeout } else { 0 });
         self.touched.push(number);
         self.negotiating.push(number);
@@ -71,7 +70,7 @@ impl Connections {
 
     /// Closes one of a table's connections in the handshake if there are too many: one of the
     /// client that has most of them, rather one that has sent nothing, the oldest of those.
-    fn bound_negotiating(&mut self, table: usize) {
+    fn bound_negotiating(&mut self, table: TableId) {
         let Connections { negotiating, connections, .. } = self;
         let standing = |number: &u32| {
             let connection = connections.get(*number).filter(|it| it.table() == table)?;
@@ -99,13 +98,13 @@ impl Connections {
         self.negotiating.retain(|other| *other != number);
     }
 
-    /// The number of an export table among those of this worker.
-    fn number_of(&mut self, table: &Arc<ExportTable>) -> usize {
+    /// Finds an export table among those of this worker, or adds it.
+    fn table_id(&mut self, table: &Arc<ExportTable>) -> TableId {
         let known = self.tables.iter().position(|known| Arc::ptr_eq(known, table));
-        known.unwrap_or_else(|| {
+        TableId(known.unwrap_or_else(|| {
             self.tables.push(table.clone());
             self.tables.len() - 1
-        })
+        }))
     }
 
     fn go_on(&mut self, work: &mut Work, number: u32) {
@@ -115,7 +114,7 @@ impl Connections {
         let more = connection.advance(
             &mut work.cx,
             &work.locks,
-            &self.tables[connection.table()],
+            &self.tables[connection.table().0],
             &mut bios,
         );
         if more {
@@ -163,7 +162,7 @@ impl Connections {
             work.cx.start_query(query, Event::Extents.value(number));
         }
         if connection.begin_withdrawal() {
-            work.withdraw(user_data_of(number));
+            work.withdraw(SessionId(number).user_data(NBD));
         }
         for bio in connection.cut_short() {
             work.withdraw(bio..bio + 1);
@@ -238,7 +237,7 @@ impl Connections {
         for number in 0..self.connections.numbers_end() {
             let connection = self.connections.get_mut(number);
             let Some(connection) = connection.filter(|it| it.has_share()) else { continue };
-            let settings = self.tables[connection.table()].settings();
+            let settings = self.tables[connection.table().0].settings();
             if connection.sweep(settings.stall_timeout_ns / SWEEP_NS) {
                 self.touched.push(number);
             }
@@ -255,7 +254,7 @@ impl Connections {
     /// A handshake is over: from now on only idleness counts.
     fn negotiated(&mut self, work: &mut Work, number: u32) {
         let Some(connection) = self.connections.get_mut(number) else { return };
-        let idle = self.tables[connection.table()].settings().idle_timeout_ns;
+        let idle = self.tables[connection.table().0].settings().idle_timeout_ns;
         connection.note_activity(if idle > 0 { work.cx.now() } else { 0 });
         let due = connection.active_ns() + idle;
         self.deadlines.set(number, due);
@@ -266,7 +265,7 @@ impl Connections {
         let now = self.now;
         while let Some(number) = self.deadlines.take_due(now) {
             let Some(connection) = self.connections.get_mut(number) else { continue };
-            let idle = self.tables[connection.table()].settings().idle_timeout_ns;
+            let idle = self.tables[connection.table().0].settings().idle_timeout_ns;
             let due = connection.active_ns() + idle;
             if self.stopping && connection.has_bios() {
                 // They end, at the latest by their device's time-out; then the client has its time.
@@ -310,7 +309,7 @@ impl FrontEnd for Connections {
     }
 
     fn completed(&mut self, bio: Box<Bio>) {
-        let number = connection_of(&bio);
+        let SessionId(number) = SessionId::of(&bio);
         if let Some(connection) = self.connections.get_mut(number) {
             connection.completed(bio);
             self.touched.push(number);

@@ -3,7 +3,7 @@
 //! Invariant: at most one query of a connection is under way. The others wait in the order in which
 //! their bios came back.
 
-use super::op::OpId;
+use crate::server::OpId;
 use std::collections::VecDeque;
 
 /// The queries of a connection.

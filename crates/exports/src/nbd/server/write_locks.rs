@@ -14,7 +14,7 @@
 //!   have nothing locked.
 //! * `blocked` counts the operations that have asked for a lock and do not hold it.
 
-use super::op::OpId;
+use crate::server::OpId;
 use drystone_core::range_lock::RangeUser;
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -23,9 +23,7 @@
 
 use super::Session;
 use crate::fuse::server::event::Event;
-use crate::fuse::server::op::OpId;
-use crate::fuse::server::op_table::op_of;
-use crate::server::Work;
+use crate::server::{OpId, Work};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use drystone_core::ring::Query;
@@ -92,7 +90,7 @@ impl Session {
         let next = self.askers.begin(now, |unique| ops.find(unique).is_some());
         let Some(task) = next else { return };
         let query = Query::Whether { ask: self.mount.options().is_killed, of: task };
-        work.cx.start_query(query, Event::Asker.value(self.ops.session_place()));
+        work.cx.start_query(query, Event::Asker.value(self.ops.session()));
         // A thread whose clients keep it busy does not sleep, so the query would not begin.
         work.cx.submit_ring();
     }
@@ -124,7 +122,7 @@ impl Session {
     /// Withdraws a bio of an operation that ends early, so that it waits for no limit.
     #[inline]
     pub(super) fn withdraw_if_interrupted(&self, bio: &Bio, work: &mut Work) {
-        let (id, _) = op_of(bio);
+        let id = OpId::of(bio);
         if self.ops.op(id).is_some_and(|op| op.interrupted) {
             work.withdraw(self.ops.user_data_of(id));
         }

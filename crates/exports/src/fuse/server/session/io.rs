@@ -3,8 +3,8 @@
 use super::Session;
 use crate::fuse::proto::{self, falloc, open_flags};
 use crate::fuse::server::channel::data_bytes_max;
-use crate::fuse::server::op::{Caller, Op, OpId, OpKind, ReplyTo};
-use crate::server::{DATA_AT, Work, errno};
+use crate::fuse::server::op::{Caller, Op, OpKind, ReplyTo};
+use crate::server::{DATA_AT, OpId, Work, errno};
 use drystone_core::{Bio, BioFlags, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
 

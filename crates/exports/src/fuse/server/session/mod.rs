@@ -34,13 +34,13 @@ use super::descriptor::Descriptor;
 use super::event::Event;
 use super::life::Life;
 use super::mount::Mount;
-use super::op::{Op, OpId};
-use super::op_table::{OpTable, op_of};
+use super::op::Op;
+use super::op_table::OpTable;
 use super::over_ring::OverRing;
 use super::volumes::Volumes;
 use super::write_locks::WriteLocks;
 use crate::fuse::proto::init::MAX_WRITE;
-use crate::server::Work;
+use crate::server::{OpId, SessionId, Work};
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, BioList, Op as BioOp};
 use std::os::fd::{OwnedFd, RawFd};
@@ -62,8 +62,8 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// A session at `place` of its worker; `None` when memory is short.
-    pub(super) fn new(incoming: Incoming, place: u32, work: &mut Work) -> Option<Self> {
+    /// The session `id` of its worker; `None` when memory is short.
+    pub(super) fn new(incoming: Incoming, id: SessionId, work: &mut Work) -> Option<Self> {
         let Incoming { mount, number, device } = incoming;
         let mut buffers = Buffers::new(work.reserve.clone(), mount.volume_count())?;
         let descriptor = Descriptor::new(device, buffers.take(MAX_WRITE as usize)?);
@@ -80,7 +80,7 @@ impl Session {
             channel: KernelChannel::new(descriptor, ring),
             buffers,
             volumes,
-            ops: OpTable::new(place),
+            ops: OpTable::new(id),
             locks: WriteLocks::new(&mount, work),
             askers: Askers::new(),
             mount,
@@ -105,12 +105,12 @@ impl Session {
     /// True when nothing refers to the session and it can be dropped.
     pub(super) fn is_over(&self) -> bool {
         let has_poll = self.channel.polls().next().is_some();
-        !self.is_open() && !has_poll && !self.askers.is_asking() && self.ops.is_idle()
+        !self.is_open() && !has_poll && !self.askers.is_asking() && self.ops.is_empty()
     }
 
     /// True once: its bios are to be withdrawn.
     pub(super) fn take_withdrawal(&mut self) -> bool {
-        self.life.take_withdrawal(self.ops.is_idle())
+        self.life.take_withdrawal(self.ops.is_empty())
     }
 
     /// Returns the polls to cancel, once, when the session is over.
@@ -191,7 +191,7 @@ impl Session {
     /// step.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
-        let (id, part) = op_of(&bio);
+        let (id, part) = (OpId::of(&bio), OpId::part_of(&bio));
         if !bio.status.is_ok() {
             self.note_failure(id, &bio);
         }

@@ -12,9 +12,9 @@
 use super::Session;
 use crate::fuse::proto::{self, seek};
 use crate::fuse::server::event::Event;
-use crate::fuse::server::op::{Caller, Op, OpId, OpKind, ReplyTo};
+use crate::fuse::server::op::{Caller, Op, OpKind, ReplyTo};
 use crate::fuse::server::seek::Seek;
-use crate::server::{Work, errno};
+use crate::server::{OpId, Work, errno};
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::{BioFlags, Op as BioOp, Sector};
 
@@ -71,7 +71,7 @@ impl Session {
         let device = self.mount.shared(op.volume).volume.device.clone();
         let (offset, length) = (range.start, range.end - range.start);
         let query = ExtentQuery { device, offset, length, max: EXTENTS_MAX };
-        work.cx.start_query(query, Event::Extents(id).value(self.ops.session_place()));
+        work.cx.start_query(query, Event::Extents(id).value(self.ops.session()));
     }
 
     /// Takes the answer of the device to a query.

@@ -6,7 +6,7 @@ use crate::fuse::proto::{Operation, Request};
 use crate::fuse::server::op::Caller;
 use crate::fuse::server::testing::{BLOCK, SIZE, incoming, work};
 use crate::fuse::server::{IN_FLIGHT_MAX, Sessions};
-use crate::server::{FrontEnd, Reserve, Work};
+use crate::server::{FrontEnd, Reserve, SessionId, Work};
 use drystone_core::clock::ManualClock;
 use drystone_core::range_lock::{RangeLock, RangeUser};
 use drystone_core::sync::LockCounters;
@@ -42,7 +42,7 @@ impl Alone {
         let (mut work, lock) = (work(), RangeLock::new());
         work.reserve = reserve(&work);
         let (incoming, kernel) = incoming(&lock);
-        let session = Session::new(incoming, 0, &mut work);
+        let session = Session::new(incoming, SessionId(0), &mut work);
         Alone { session: session.expect("memory"), work, lock, kernel }
     }
 
@@ -196,7 +196,7 @@ fn what_waits_for_others_leaves_the_line() {
     }
 }
 
-/// What its operations had goes back to whoever lent it, though they never began.
+/// Buffers of operations that never began go back to their lenders.
 #[test]
 fn a_session_that_ends_gives_back_what_waits() {
     let reserve = Reserve::new(Arena::new(8 << 20), LockCounters::new(ManualClock::new(1)));

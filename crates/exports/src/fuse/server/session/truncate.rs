@@ -19,11 +19,11 @@ use crate::fuse::proto;
 use crate::fuse::server::buffers::Buffers;
 use crate::fuse::server::channel::{KernelChannel, data_bytes_max};
 use crate::fuse::server::mount::{Mount, handle_in};
-use crate::fuse::server::op::{Caller, Op, OpId, OpKind, ReplyTo};
+use crate::fuse::server::op::{Caller, Op, OpKind, ReplyTo};
 use crate::fuse::server::truncate::Truncate;
 use crate::fuse::server::unaligned::UnalignedWrite;
 use crate::fuse::server::volumes::Target;
-use crate::server::{DATA_AT, Geometry, Work, errno};
+use crate::server::{DATA_AT, Geometry, OpId, Work, errno};
 use drystone_core::{Bio, BioFlags, Op as BioOp, Sector, Status};
 use std::ops::Range;
 

@@ -3,11 +3,11 @@
 
 use super::Session;
 use crate::fuse::proto;
-use crate::fuse::server::op::{Caller, Op, OpId, OpKind, ReplyTo};
+use crate::fuse::server::op::{Caller, Op, OpKind, ReplyTo};
 use crate::fuse::server::unaligned::{Step, UnalignedWrite};
 use crate::fuse::server::volumes::Target;
 use crate::fuse::server::write_locks::{Granted, Left};
-use crate::server::{Blocks, DATA_AT, Work, errno};
+use crate::server::{Blocks, DATA_AT, OpId, Work, errno};
 use drystone_core::{Bio, BioFlags, Op as BioOp, Sector, Status};
 
 impl Session {

@@ -30,7 +30,7 @@ use super::peer::{Origin, Peer};
 use super::progress::Progress;
 use super::stream::Stream;
 use crate::nbd::handshake::Handshake;
-use crate::server::{Client, Pool};
+use crate::server::{Client, Pool, SessionId};
 use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
@@ -47,12 +47,15 @@ enum Phase {
 /// A connection's place in the server, which does not change.
 struct Accepted {
     tls: ListenerTls,
-    /// Number of its export table among those that its worker knows.
-    table: usize,
-    number: u32,
+    table: TableId,
+    id: SessionId,
     /// The worker counts it.
     _dealt: Client,
 }
+
+/// The number of an export table among those that a worker knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TableId(pub(super) usize);
 
 /// An operation that a connection wants from its ring next.
 pub(super) enum Want {
@@ -78,7 +81,13 @@ pub(super) struct Connection {
 
 impl Connection {
     /// A connection that was accepted, and greets its client.
-    pub(super) fn new(incoming: Incoming, number: u32, table: usize, pool: Pool, now: Ns) -> Self {
+    pub(super) fn new(
+        incoming: Incoming,
+        id: SessionId,
+        table: TableId,
+        pool: Pool,
+        now: Ns,
+    ) -> Self {
         let Incoming { socket, tls, dealt: _dealt, .. } = incoming;
         let mut connection = Connection {
             peer: Peer::of(&socket),
@@ -88,7 +97,7 @@ impl Connection {
             pool,
             coalesce: Coalesce::new(),
             progress: Progress::new(now),
-            accepted: Accepted { tls, table, number, _dealt },
+            accepted: Accepted { tls, table, id, _dealt },
         };
         connection.stream.queue_bytes(&mut connection.pool, &Handshake::greeting());
         connection
@@ -116,8 +125,8 @@ impl Connection {
         self.life.fd()
     }
 
-    /// The number of its export table.
-    pub(super) fn table(&self) -> usize {
+    /// The export table of its listener.
+    pub(super) fn table(&self) -> TableId {
         self.accepted.table
     }
 
@@ -358,7 +367,7 @@ impl Connection {
             Next::More => return Step::More,
             Next::Wait => {}
             Next::Chosen(negotiated, permit) => {
-                let (chosen, client) = ((&*negotiated, permit), (accepted.number, &*peer));
+                let (chosen, client) = ((&*negotiated, permit), (accepted.id, &*peer));
                 let export = OpenExport::open(chosen, client, pool, cx, (table, locks));
                 let Some(export) = export else {
                     self.life.kill();

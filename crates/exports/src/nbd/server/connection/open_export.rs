@@ -15,7 +15,7 @@ use crate::nbd::server::service::{Service, queue_refusal};
 use crate::nbd::server::stream::Stream;
 use crate::nbd::server::window::Windows;
 use crate::nbd::transmission::Transmission;
-use crate::server::{Client, Pool};
+use crate::server::{Client, Pool, SessionId};
 use drystone_core::sync::LockCounters;
 use drystone_core::{BioList, Context, DevIndex};
 use drystone_throttle::Member;
@@ -46,10 +46,10 @@ pub(super) struct OpenExport {
 }
 
 impl OpenExport {
-    /// Opens the export that connection `number` of `peer` has negotiated; `None` if that fails.
+    /// Opens the export that connection `id` of `peer` has negotiated; `None` if that fails.
     pub(super) fn open(
         (negotiated, permit): (&Negotiated, Option<Permit>),
-        (number, peer): (u32, &Peer),
+        (id, peer): (SessionId, &Peer),
         pool: &mut Pool,
         cx: &mut Context,
         (table, locks): (&ExportTable, &Arc<LockCounters>),
@@ -66,7 +66,7 @@ impl OpenExport {
         let write_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
         let ids = negotiated.contexts.iter().map(|context| context.id).collect();
         let served = (volume.device.clone(), volume.clients.clone());
-        let service = Service::new(served, write_locks, negotiated.style, ids, number);
+        let service = Service::new(served, write_locks, negotiated.style, ids, id);
         let windows = Windows::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let admission = Admission::new(Transmission::new(negotiated), service.layout(), windows);
         let (_client, _member, _permit) = (client, member, permit);

@@ -19,14 +19,14 @@ pub(super) use reply::queue_refusal;
 
 use super::bios::{bare, give_back, write_flags};
 use super::layout::DataLayout;
-use super::op::{Op, OpId, OpTable};
+use super::op::Op;
 use super::queries::Queries;
 use super::stream::Stream;
 use super::write_locks::{Hold, WriteLocks};
 use crate::nbd::proto::Command;
 use crate::nbd::reply::ReplyStyle;
 use crate::nbd::request::Request;
-use crate::server::{Blocks, Clients, DATA_AT, Pool};
+use crate::server::{Blocks, Clients, DATA_AT, NBD, OpId, OpTable, Pool, SessionId};
 use drystone_core::range_lock::RangeUser;
 use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
@@ -43,7 +43,7 @@ pub(super) struct Service {
     layout: DataLayout,
     /// The wire number of each selected context, by place.
     context_ids: Vec<u32>,
-    ops: OpTable,
+    ops: OpTable<Op>,
     locks: WriteLocks,
     queries: Queries,
     /// Bios that go on with an operation of which others have ended.
@@ -55,13 +55,13 @@ pub(super) struct Service {
 }
 
 impl Service {
-    /// The service of connection `number` on `device`.
+    /// The service of connection `id` on `device`.
     pub(super) fn new(
         (device, clients): (Arc<dyn Device>, Clients),
         locks: RangeUser,
         style: ReplyStyle,
         context_ids: Vec<u32>,
-        number: u32,
+        id: SessionId,
     ) -> Self {
         let limits = device.info().limits;
         Service {
@@ -70,7 +70,7 @@ impl Service {
             clients,
             style,
             context_ids,
-            ops: OpTable::new(number),
+            ops: OpTable::new(NBD, id, 0),
             locks: WriteLocks::new(locks),
             queries: Queries::default(),
             next: BioList::new(),
@@ -91,7 +91,7 @@ impl Service {
 
     /// The number of operations under way.
     pub(super) fn in_flight(&self) -> usize {
-        self.ops.count()
+        self.ops.len()
     }
 
     /// The blocks of a request.
@@ -174,7 +174,7 @@ impl Service {
     pub(super) fn long_zeroing(&self) -> impl Iterator<Item = u64> {
         let is_long = |op: &Op| op.is_zeroing() && op.request.length > LONG_BYTES && op.pending > 0;
         let long = self.ops.iter().filter(move |(_, op)| is_long(op));
-        long.map(|(id, _)| self.ops.user_data(id))
+        long.map(|(id, _)| self.ops.user_data(id, 0))
     }
 
     /// Starts `request`: pushes its bios to `bios`, or replies at once. `payload` holds a write's
@@ -226,7 +226,7 @@ impl Service {
         (hold, range): (Hold, Range<u64>),
         bios: &mut BioList,
     ) {
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         let Some(op) = self.ops.op_mut(id) else { return };
         op.locked = true;
         match self.locks.lock(id, hold, &range) {
@@ -247,7 +247,7 @@ impl Service {
         bio.flags = BioFlags::SYNC;
         bio.sector = Sector::from_bytes(blocks.all().start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + blocks.all_bytes()));
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         bios.push(bio);
     }
 
@@ -279,7 +279,7 @@ impl Service {
     fn flush(&mut self, request: Request, pool: &mut Pool, bios: &mut BioList) {
         let id = self.ops.add(Op::new(request));
         let mut bio = bare(&request, BioOp::Flush, 0..0, pool);
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         bios.push(bio);
     }
 
@@ -311,7 +311,7 @@ impl Service {
         bio.flags = BioFlags::BACKGROUND;
         bio.sector = Sector::from_bytes(blocks.all().start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + length));
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         bios.push(bio);
     }
 
@@ -353,7 +353,7 @@ impl Service {
         if let Some(op) = self.ops.op_mut(id) {
             op.pending = 1;
         }
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         self.next.push(bio);
     }
 

@@ -28,7 +28,7 @@ impl Service {
         let mut bio = pool.bio();
         (bio.op, bio.flags) = (BioOp::Read, BioFlags::empty());
         (bio.sector, bio.bytes) = (Sector::from_bytes(self.blocks(&request).all().start), 0);
-        bio.user_data = self.ops.user_data(id);
+        bio.user_data = self.ops.user_data(id, 0);
         bios.push(bio);
     }
 

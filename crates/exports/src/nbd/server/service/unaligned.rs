@@ -3,11 +3,11 @@
 
 use super::Service;
 use crate::nbd::request::Request;
-use crate::nbd::server::op::{Op, OpId};
+use crate::nbd::server::op::Op;
 use crate::nbd::server::stream::Stream;
 use crate::nbd::server::unaligned::{Next, Unaligned};
 use crate::nbd::server::write_locks::Hold;
-use crate::server::{Blocks, Pool};
+use crate::server::{Blocks, OpId, Pool};
 use drystone_core::{BioList, IoBuf};
 
 impl Service {
@@ -33,7 +33,7 @@ impl Service {
         }
     }
 
-    /// Begins an unaligned write whose turn has come, behind those who wait already.
+    /// Begins an unaligned write whose turn has come, behind those that wait already.
     #[cold]
     pub(super) fn begin_turn(&mut self, id: OpId) {
         let Some(op) = self.ops.op_mut(id) else { return };

@@ -7,10 +7,10 @@ use crate::nbd::proto::{CommandFlags, ErrorCode};
 use crate::nbd::request::Request;
 use crate::nbd::server::bios::{bare, range_of, write_flags};
 use crate::nbd::server::layout::ZERO_BYTES;
-use crate::nbd::server::op::{Op, OpId};
+use crate::nbd::server::op::Op;
 use crate::nbd::server::stream::Stream;
 use crate::nbd::server::write_locks::Hold;
-use crate::server::{DATA_AT, Pool, ZeroWrites};
+use crate::server::{DATA_AT, OpId, Pool, ZeroWrites};
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op as BioOp, Status};
 
 impl Service {
