@@ -17,7 +17,7 @@ use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
-use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
+use drystone_exports::nbd::server::{self, Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{OpenEnv, open_device};
@@ -119,7 +119,7 @@ fn served(
         socket: UnixListener::bind(&address).unwrap().into(),
         tls: ListenerTls::off(),
         table: Arc::new(ExportTable::new(exports, 0, Settings::default())),
-        peers: vec![inbox.clone()],
+        peers: server::peers(std::slice::from_ref(&inbox)),
         descriptors_max: i32::MAX,
     };
     inbox.put(listener, &cx.locks().sibling());

@@ -18,7 +18,7 @@ use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
-use drystone_exports::nbd::server::{Export, ExportTable, Listener, ListenerTls, Settings};
+use drystone_exports::nbd::server::{self, Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{OpenEnv, open_device};
@@ -163,7 +163,7 @@ fn a_visitor_that_ends_breaks_no_connection() {
         socket: UnixListener::bind(&address).unwrap().into(),
         tls: ListenerTls::off(),
         table: Arc::new(ExportTable::new(exports, 0, settings)),
-        peers: vec![inbox.clone()],
+        peers: server::peers(std::slice::from_ref(&inbox)),
         descriptors_max: i32::MAX,
     };
     inbox.put(listener, &cx.locks().sibling());

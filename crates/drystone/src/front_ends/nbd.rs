@@ -8,7 +8,7 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 
 use anyhow::Context as _;
-use drystone_exports::nbd::server::Listener;
+use drystone_exports::nbd::server::{self, Listener};
 use drystone_stack::live::LiveListener;
 use drystone_stack::nbd_uri;
 use drystone_stack::spec::Listener as Address;
@@ -62,7 +62,7 @@ impl Nbd {
                 socket,
                 tls: live.tls.clone(),
                 table: at.stack.tables()[live.table].clone(),
-                peers: at.inboxes.to_vec(),
+                peers: server::peers(at.inboxes),
                 descriptors_max: at.descriptors_max,
             });
         }

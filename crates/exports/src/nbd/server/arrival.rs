@@ -2,7 +2,8 @@
 
 use super::exports::ExportTable;
 use super::incoming::{Incoming, ListenerTls};
-use crate::server::Inbox;
+use crate::server::Client;
+use drystone_core::sync::LockCounters;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -14,16 +15,16 @@ pub enum Arrival {
     Connection(Incoming),
 }
 
-impl From<Listener> for crate::server::Arrival {
-    fn from(listener: Listener) -> Self {
-        Arrival::Listener(listener).into()
-    }
-}
+/// The inbox of a worker, as a listener that spreads connections sees it. Any thread may call.
+pub trait ConnectionInbox: Send + Sync {
+    /// Connections that were handed to the worker and are not closed.
+    fn connections(&self) -> u32;
 
-impl From<Incoming> for crate::server::Arrival {
-    fn from(incoming: Incoming) -> Self {
-        Arrival::Connection(incoming).into()
-    }
+    /// Counts one more, until it is dropped.
+    fn enter(&self) -> Client;
+
+    /// Hands a connection to the worker. If that has ended, the socket is closed.
+    fn put_connection(&self, incoming: Incoming, user: &LockCounters);
 }
 
 /// A socket that accepts connections.
@@ -35,7 +36,7 @@ pub struct Listener {
     /// The exports that it serves.
     pub table: Arc<ExportTable>,
     /// The inboxes of all workers, over which its connections are spread.
-    pub peers: Vec<Arc<Inbox>>,
+    pub peers: Vec<Arc<dyn ConnectionInbox>>,
     /// A socket with this number or a higher one is closed at once: the kernel gives the lowest
     /// number that is free, so the process has few descriptors left, which others need.
     pub descriptors_max: i32,

@@ -10,7 +10,7 @@
 //! ([`HANDSHAKES_MAX`]), from which the oldest of the client that has most of them goes: so nobody
 //! keeps others out by opening connections. A client that does not read its replies keeps only its
 //! own requests waiting: they count until their reply is sent, and nothing more is read from it.
-//! What all of them may have together is bounded by the [`Budget`](crate::server::Budget): of that
+//! Their memory together is bounded by the [`Budget`](crate::server::Budget): of that
 //! the clients of one device and throttle group leave a part to others, as each of them does, and
 //! an eighth of it is kept for requests of up to 1 MiB of clients that have nothing. A request that
 //! finds too little waits in line, and a client that has moved less than 1 MiB in
@@ -26,6 +26,7 @@ mod connections;
 mod deadlines;
 mod event;
 mod exports;
+mod inbox;
 mod incoming;
 mod layout;
 mod limits;
@@ -41,8 +42,9 @@ mod unaligned;
 mod window;
 mod write_locks;
 
-pub use arrival::{Arrival, Listener};
+pub use arrival::{Arrival, ConnectionInbox, Listener};
 pub use exports::{Export, ExportTable};
+pub use inbox::peers;
 pub use incoming::{Incoming, ListenerTls};
 pub use settings::{HANDSHAKES_MAX, Settings};
 

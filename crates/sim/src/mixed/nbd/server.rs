@@ -4,7 +4,7 @@ use super::super::run::{Run, Started};
 use super::client::Client;
 use crate::world::ListenerId;
 use drystone_core::Context;
-use drystone_exports::nbd::server::Listener;
+use drystone_exports::nbd::server::{self, Listener};
 use drystone_exports::server::{Inbox, Worker};
 use fastrand::Rng;
 use std::cell::{Cell, RefCell};
@@ -78,7 +78,7 @@ fn listen(run: &Run, start: &Started) -> Vec<Listener> {
         let (id, socket): (ListenerId, OwnedFd) = run.world.listen();
         start.served.listeners.borrow_mut().push(id);
         let table = start.stack.tables()[live.table].clone();
-        let peers = start.served.inboxes.borrow().clone();
+        let peers = server::peers(&start.served.inboxes.borrow());
         let (tls, descriptors_max) = (live.tls.clone(), i32::MAX);
         sockets.push(Listener { socket, tls, table, peers, descriptors_max });
     }
