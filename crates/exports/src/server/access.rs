@@ -99,7 +99,7 @@ impl AllowList {
         self.by_network.insert(network, access);
     }
 
-    /// What a client may do, or `None` if it may not use the export. A name of its certificate
+    /// The access of a client, or `None` if it may not use the export. A name of its certificate
     /// counts before its user id, that before its address, and of addresses the smallest network.
     pub fn access<'a>(
         &self,

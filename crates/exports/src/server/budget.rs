@@ -175,8 +175,8 @@ impl Share {
         self.budget.is_scarce() && self.client.is_some_and(is_wanted)
     }
 
-    /// Somebody waits for memory who has none, and gets on only when the client gives back all that
-    /// it has beyond its minimum.
+    /// True if a client without memory waits for some, and gets on only when this one gives back
+    /// all that it has beyond its minimum.
     #[inline]
     pub(super) fn is_revoked(&self) -> bool {
         !self.is_empty() && self.budget.starving.load(Relaxed) && self.is_revoked_now()

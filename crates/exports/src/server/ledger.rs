@@ -220,8 +220,8 @@ impl<W> Ledger<W> {
     pub(super) fn serve(&mut self, mut served: impl FnMut(W)) {
         loop {
             self.serve_by_thresholds(&mut served);
-            // Whoever has a part of the reserve may not be among the active any more, so the parts
-            // of others grow.
+            // A client that has a part of the reserve may not be among the active any more, so the
+            // parts of others grow.
             let Some(waiter) = self.serve_short() else { return };
             served(waiter);
         }
@@ -249,12 +249,12 @@ impl<W> Ledger<W> {
     }
 
     /// A consumer waits that holds nothing, or a client that holds nothing while others of its
-    /// consumer do: `client`'s memory is wanted by somebody who has none.
+    /// consumer do: `client`'s memory is wanted by one that has none.
     pub(super) fn is_wanted_from(&self, client: ClientId) -> bool {
         self.head().is_some() || self.is_wanted_by_alike(client)
     }
 
-    /// The same, and somebody who has nothing gets on only when `client` gives back all that it
+    /// The same, and a client that has nothing gets on only when `client` gives back all that it
     /// holds: it is to begin nothing new with that, but to wait for its turn.
     pub(super) fn is_revoked_from(&self, client: ClientId) -> bool {
         let consumer = &self.consumers[self.clients[client.0].consumer];
@@ -271,8 +271,8 @@ impl<W> Ledger<W> {
         self.head().is_some() || self.hungry.iter().any(has_nothing)
     }
 
-    /// One of the same consumer waits who has nothing, or for the reserve, of which `client` has a
-    /// part.
+    /// Another of the same consumer waits and has nothing, or waits for the reserve, of which
+    /// `client` has a part.
     fn is_wanted_by_alike(&self, ClientId(client): ClientId) -> bool {
         let Client { consumer, reserved, .. } = self.clients[client];
         let of_own = self.consumers[consumer].line.iter();
@@ -291,7 +291,7 @@ impl<W> Ledger<W> {
         Some(self.consumers[self.head()?].line.front()?.bytes)
     }
 
-    /// What each would have if all consumers had the same.
+    /// Bytes that each would have if all consumers had the same.
     fn fair_part(&self) -> u64 {
         self.total / self.active.max(1)
     }
@@ -329,8 +329,8 @@ impl<W> Ledger<W> {
         has_room && self.is_short(client, bytes)
     }
 
-    /// The first who waits for a short request, holds nothing, and is `wanted`: the consumer, and
-    /// the place in line.
+    /// The first client that waits for a short request, holds nothing, and is `wanted`: the
+    /// consumer, and the place in line.
     fn first_short(&self, wanted: impl Fn(&Waiting<W>) -> bool) -> Option<(u32, usize)> {
         let is_it = |other: &Waiting<W>| self.is_short(other.client, other.bytes) && wanted(other);
         self.hungry.iter().find_map(|number| {
@@ -361,7 +361,7 @@ impl<W> Ledger<W> {
         self.consumers[self.clients[client].consumer].reserved += bytes;
     }
 
-    /// What the client has of the reserve is given back first. The rest.
+    /// Gives the client's part of the reserve back first. Returns the rest.
     fn give_reserve_back(&mut self, client: u32, bytes: u64) -> u64 {
         let client = &mut self.clients[client];
         let reserved = bytes.min(client.reserved);
@@ -382,7 +382,7 @@ impl<W> Ledger<W> {
         held == 0 || held.saturating_add(bytes) <= room
     }
 
-    /// What a consumer may hold once `bytes` more are taken.
+    /// Bytes that a consumer may hold once `bytes` more are taken.
     fn threshold(&self, bytes: u64) -> u64 {
         self.free.saturating_sub(bytes).saturating_mul(ALPHA)
     }

@@ -23,8 +23,8 @@ pub struct Volume {
     pub membership: Membership,
     /// Its clients of all front ends.
     pub clients: Clients,
-    /// What its clients write goes through this: one for each device, whatever exports it has, or
-    /// two that write parts of one block lose each other's bytes.
+    /// Writes of its clients go through this: one for each device, whatever exports it has, or two
+    /// that write parts of one block lose each other's bytes.
     pub write_lock: Arc<RangeLock>,
 }
 
@@ -49,7 +49,7 @@ pub struct Shape {
 }
 
 impl Volume {
-    /// What it is at this moment: a device may grow, and change what it can do. Any thread may ask,
+    /// The volume at this moment: a device may grow, and change what it can do. Any thread may ask,
     /// but not on the way of an I/O: it allocates.
     pub fn shape(&self) -> Shape {
         let info = self.device.info();

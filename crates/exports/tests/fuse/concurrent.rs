@@ -21,7 +21,7 @@ enum What {
     Zero,
 }
 
-/// What is done to a range of bytes, and through which session.
+/// A change to a range of bytes, and the session through which it is made.
 #[derive(Clone, Debug)]
 struct Step {
     session: usize,

@@ -37,7 +37,7 @@ pub struct Disk {
     pub cut_short: AtomicU64,
     /// It takes discards, which zero.
     pub discards: bool,
-    /// What is submitted from now on is held until the release.
+    /// Bios that are submitted from now on are held until the release.
     pub holds: AtomicBool,
     /// Zeroing is.
     pub holds_zeroes: bool,
@@ -278,7 +278,7 @@ impl Channel for DiskChannel {
         self.look_at = now + LOOK_NS;
         let released = self.disk.released.load(SeqCst);
         let ends = |at: Ns| at <= now || at == HELD && released;
-        // Without allocations, for those who count them.
+        // Without allocations, for tests that count them.
         while let Some(place) = self.held.iter().position(|(at, _)| ends(*at)) {
             let (_, bio) = self.held.swap_remove(place);
             self.end(env, bio);

@@ -1,5 +1,5 @@
-//! Askers that are interrupted: of those who are killed what takes long ends, in whatever order the
-//! kernel's two requests are read.
+//! Askers that are interrupted: long requests of killed askers end, in whatever order the kernel's
+//! two requests are read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*};
@@ -127,7 +127,11 @@ fn only_who_is_killed_is_not_answered_in_full() {
         let before = LOOKS.load(SeqCst);
         let asked = truncate(&mut kernel, 0);
         until_written(&disk, 1);
-        assert_eq!(LOOKS.load(SeqCst), before, "nobody is looked at who was not interrupted");
+        assert_eq!(
+            LOOKS.load(SeqCst),
+            before,
+            "an asker that was not interrupted is not looked at"
+        );
         kernel.send(at, INTERRUPT, 0, &bytes![asked]);
         until(|| LOOKS.load(SeqCst) >= before + 3);
         KILLED.store(killed, SeqCst);

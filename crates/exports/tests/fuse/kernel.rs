@@ -158,7 +158,7 @@ impl Kernel {
     /// The next answer of session `at`: to which request, and what.
     pub fn receive(&mut self, at: usize) -> (u64, Answer) {
         let mut bytes = vec![0; (1 << 20) + 16];
-        // io_uring interrupts whoever opened a ring, too.
+        // io_uring interrupts the thread that opened a ring, too.
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.sockets[at], &mut bytes[..], RecvFlags::empty())
         });

@@ -131,7 +131,7 @@ impl Drop for SwitchedOn {
 }
 
 /// The kernel agrees on rings and then takes none: here a socket, which knows no such commands. All
-/// sessions end, so that a kernel would answer whoever waits.
+/// sessions end, so that a kernel would answer all that wait.
 #[test]
 fn sessions_whose_rings_are_refused_end() {
     let Some(_on) = SwitchedOn::new() else {

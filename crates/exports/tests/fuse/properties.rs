@@ -1,4 +1,4 @@
-//! What holds for all inputs.
+//! Properties that hold for all inputs.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ proptest! {
     }
 }
 
-/// Whatever comes, whoever asks properly is answered.
+/// The server answers each proper request, whatever else comes.
 #[test]
 fn nothing_stops_the_server() {
     let disk = Disk::new(16 << 10, 512);

@@ -24,7 +24,7 @@ use crate::kernel::{groups, options, user, volume, workers};
 
 const SIZE: usize = 8 << 20;
 const O_DIRECT: i32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
-/// What a child process does, and with which file.
+/// The task of a child process, and its file.
 const TASK: &str = "DRYSTONE_FUSE_TASK";
 const FILE: &str = "DRYSTONE_FUSE_FILE";
 
@@ -103,7 +103,7 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        // With force the connection is ended, and whoever waits gets an error.
+        // With force the connection is ended, and all that wait get an error.
         let _ = rustix::mount::unmount(&self.path, UnmountFlags::DETACH | UnmountFlags::FORCE);
         self.inboxes.iter().for_each(|inbox| {
             inbox.stop();
@@ -292,7 +292,7 @@ fn a_read_only_volume_refuses_writers() {
     served.unmount();
 }
 
-/// A user who may not mount does it by the helper.
+/// A user without the right to mount mounts by the helper.
 fn by_helper(folder: &Path) {
     let disk = Disk::new(SIZE, 512);
     let mut served = serve_in(folder.to_owned(), Kind::File, &[&disk], Engine::Plain);
@@ -318,7 +318,7 @@ fn a_user_who_may_not_mount_has_a_helper() {
         println!("SKIPPED: fusermount3 is not installed");
         return;
     }
-    // The helper opens it as the user who calls it.
+    // The helper opens it as the user that calls it.
     if std::fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
         println!("SKIPPED: /dev/fuse is not for other users here (Linux makes it for all)");
         return;

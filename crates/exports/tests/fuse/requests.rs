@@ -144,7 +144,7 @@ fn synced_writes_are_durable_when_they_end() {
 }
 
 /// A file that is the mount point begins with no size in the kernel, which would keep that with a
-/// page cache that holds writes back. And who opens past the page cache is told so only where the
+/// page cache that holds writes back. And an open past the page cache is told so only where the
 /// kernel looks after that.
 #[test]
 fn kernels_are_asked_for_what_they_do_well() {

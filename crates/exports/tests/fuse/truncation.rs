@@ -11,8 +11,8 @@ use crate::disk::{Disk, Handle};
 use crate::kernel::*;
 use crate::requests::{EFBIG, EINVAL, EIO, SIZE, pattern, served};
 
-/// What is cut off reads as zeroes, though the device keeps its size; the answer has the size asked
-/// for, and may not be relied upon.
+/// A part that is cut off reads as zeroes, though the device keeps its size; the answer has the
+/// size asked for, and may not be relied upon.
 #[test]
 fn what_is_cut_off_becomes_zeroes() {
     for zeroes in [true, false] {

@@ -1,5 +1,4 @@
-//! What a FUSE request costs in the steady state, by what is counted: heap allocations, by an
-//! allocator that counts.
+//! The cost of a FUSE request in the steady state, in heap allocations, which an allocator counts.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 #![allow(unsafe_code, reason = "a global allocator that counts")]

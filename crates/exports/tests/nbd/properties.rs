@@ -1,4 +1,4 @@
-//! What holds for all inputs.
+//! Properties that hold for all inputs.
 
 use drystone_exports::nbd::fuzz::{fuzz_handshake, fuzz_transmission};
 use drystone_exports::nbd::{Command, CommandFlags, ExportInfo, ReplyStyle};

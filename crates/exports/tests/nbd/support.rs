@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    /// What the handshake agreed on.
+    /// The result of the handshake.
     pub fn negotiated(&self) -> &Negotiated {
         match &self.phase {
             Phase::Transmission(negotiated, _) => negotiated,

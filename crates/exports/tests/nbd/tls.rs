@@ -97,7 +97,7 @@ fn upgrade_by(authority: &Authority, policy: TlsPolicy, cut: usize) -> Negotiati
     Negotiation::after_tls(stream, ClientFlags::all())
 }
 
-/// As `drystone check` says of one: it is for whoever names it to replace it.
+/// `drystone check` says of such a certificate that its user has to replace it.
 #[test]
 fn an_authority_that_has_expired_lets_its_clients_in() {
     let mut params = CertificateParams::new(vec![]).unwrap();

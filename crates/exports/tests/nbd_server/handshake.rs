@@ -1,4 +1,4 @@
-//! What connections may cost before they have chosen an export, and who may choose one.
+//! The cost of connections before they have chosen an export, and the clients that may choose one.
 
 use std::io::{ErrorKind, Read, Write};
 
@@ -31,7 +31,7 @@ fn a_client_that_takes_no_replies_is_asked_for_no_more_options() {
     let mut stream = served.connect(0);
     let list = [&b"IHAVEOPT"[..], &OptionCode::List.wire().to_be_bytes(), &[0; 4]].concat();
     stream.write_all(&[&[0, 0, 0, 3][..], &list.repeat(4)].concat()).unwrap();
-    // What the server does not take in stays in the sockets: they are soon full.
+    // Bytes that the server does not take stay in the sockets: they are soon full.
     stream.set_nonblocking(true).unwrap();
     let mut sent = 0;
     let patience = std::time::Instant::now();

@@ -84,7 +84,7 @@ fn requests_of_all_connections_wait_for_one_budget() {
     until("the first is read", || all.reads() == 1);
     let mut others: Vec<_> = (0..4).map(|number| all.asks_behind(number, number % 2)).collect();
     assert_eq!((all.reads(), all.budget.total() - all.free()), (1, LONG));
-    // Whoever wants little is served all the same, on each thread.
+    // A client that wants little is served all the same, on each thread.
     for at in 0..2 {
         let mut small = all.served.client(at);
         assert_eq!(small.read(4096, 65536, NONE).unwrap(), [7; 65536]);

@@ -51,7 +51,7 @@ enum What {
     Cache,
 }
 
-/// What is done to a range of bytes, and by which client.
+/// A change to a range of bytes, and the client that makes it.
 #[derive(Clone, Debug)]
 struct Step {
     client: usize,
@@ -224,7 +224,7 @@ fn others_write_other_blocks_meanwhile() {
     assert_eq!(disk.bytes.lock().unwrap()[..512], [4; 512]);
 }
 
-/// What is inside of zeroes for parts of blocks may take long: others write it meanwhile.
+/// The inside of zeroes for parts of blocks may take long: others write it meanwhile.
 #[test]
 fn zeroes_for_parts_of_blocks_hold_others_up_at_their_edges_only() {
     let disk = disk(512, |disk| (disk.zeroes, disk.holds_zeroes) = (true, true));
@@ -295,7 +295,7 @@ fn takes_all(client: &mut Connection<UnixStream>, cookies: &[u64], error: Option
     }
 }
 
-/// Whoever writes a block waits for one write of a part of it of each other client at most.
+/// A client that writes a block waits for at most one write of a part of it of each other client.
 #[test]
 fn nobody_waits_for_all_that_a_client_has_queued() {
     let disk = disk(512, |_| {});
@@ -420,7 +420,7 @@ fn the_status_of_any_range_is_told() {
     assert_eq!(client.block_status(8000, 1000, CommandFlags::REQ_ONE).unwrap()[0].1, [(192, 0)]);
 }
 
-/// Whoever does not ask for the block size is served all the same, the old way too.
+/// A client that does not ask for the block size is served all the same, the old way too.
 #[test]
 fn clients_that_know_nothing_of_blocks_are_served() {
     let disk = disk(4096, |_| {});

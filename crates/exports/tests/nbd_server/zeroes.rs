@@ -58,8 +58,8 @@ fn a_device_that_cannot_after_all_is_written_them_too() {
     assert_eq!((disk.count(Op::WriteZeroes), disk.count(Op::Write)), (1, 3));
 }
 
-/// Whoever asks for fast zeroes wants a refusal rather than slow ones, also once it is known that
-/// there are none.
+/// A client that asks for fast zeroes wants a refusal rather than slow ones, also once it is known
+/// that there are none.
 #[test]
 fn zeroes_that_have_to_be_fast_are_never_written() {
     let disk = disk(|disk| disk.zeroes_in_vain = true);

@@ -68,7 +68,7 @@ pub enum MountError {
         /// Its reason.
         why: String,
     },
-    /// Neither may we, nor is there one who may.
+    /// The process may not mount, and there is no helper that may.
     #[error(
         "this user may not mount on {path:?}, and fusermount3 is not installed (package fuse3)"
     )]

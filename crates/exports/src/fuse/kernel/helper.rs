@@ -1,5 +1,5 @@
-//! `fusermount3`, which mounts for users who may not: it opens `/dev/fuse`, mounts, and sends the
-//! descriptor over a socket whose number it is told.
+//! `fusermount3`, which mounts for users without the right: it opens `/dev/fuse`, mounts, and sends
+//! the descriptor over a socket whose number it is told.
 
 use super::{MountError, MountPoint, device};
 use rustix::io::Errno;

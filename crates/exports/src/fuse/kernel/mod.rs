@@ -288,8 +288,8 @@ impl Mounted {
         }
     }
 
-    /// Takes it away from its path at once, though it be in use: who has files open keeps them
-    /// until the server ends.
+    /// Takes it away from its path at once, though it be in use: files that are open stay so until
+    /// the server ends.
     ///
     /// # Errors
     /// When it is not permitted.

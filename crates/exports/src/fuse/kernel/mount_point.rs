@@ -13,6 +13,6 @@ pub struct MountPoint {
     /// The source that the list of mounts shows.
     pub source: String,
     /// Let other users in, as far as the permissions of the files do; without this only the user
-    /// who mounts gets in.
+    /// that mounts gets in.
     pub allow_other: bool,
 }

@@ -305,8 +305,8 @@ mod tests {
     /// The place of `ring_ent_in_out.commit_id` in `struct fuse_uring_req_header`.
     const COMMIT_ID_AT: usize = 264;
 
-    /// What the kernel does with an entry, by the addresses that it was given, between what we do
-    /// with it: for Miri, which watches over both.
+    /// Accesses of an entry as the kernel makes them, by the addresses that it was given, between
+    /// our own: for Miri, which watches over both.
     #[test]
     fn an_entry_is_shared_by_its_addresses() {
         let mut entry = Entry::new(3, IoBuf::zeroed(8192), 4096);

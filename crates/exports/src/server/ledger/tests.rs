@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const TOTAL: u64 = 90;
-/// What the reserve has where there is one, and how much is short.
+/// Bytes of the reserve where there is one, and bytes of a short request.
 const RESERVE: u64 = 12;
 const SHORT: u64 = 4;
 
@@ -61,7 +61,7 @@ impl Fixture {
         is_reserved
     }
 
-    /// What is left of the reserve after `client` alone took something.
+    /// Checks the rest of the reserve after `client` alone took something.
     fn check_part(&self, client: usize) {
         let Plain { group, reserved, .. } = self.clients[client];
         let (of_group, left) = (self.reserved_by(group), self.ledger.reserve);
@@ -72,8 +72,8 @@ impl Fixture {
         self.clients.iter().filter(|client| client.group == group).map(|client| client.held).sum()
     }
 
-    /// What is free after `client` took something else than its first, and `held` by it and its
-    /// consumer.
+    /// Checks the free bytes after `client` took something else than its first, and those `held` by
+    /// it and its consumer.
     fn check_thresholds(&self, client: usize, before: (u64, u64)) {
         let Plain { group, held, reserved, .. } = self.clients[client];
         let held = held + reserved;
@@ -143,7 +143,7 @@ impl Fixture {
         let before: Vec<_> = served.iter().map(|client| self.before(*client)).collect();
         let mut reserved = false;
         for client in &served {
-            let bytes = self.clients[*client].waits_for.take().expect("who waits is served, once");
+            let bytes = self.clients[*client].waits_for.take().expect("a waiter is served, once");
             reserved |= self.note(*client, bytes);
         }
         if let ([client], [before]) = (&served[..], &before[..]) {
@@ -155,7 +155,7 @@ impl Fixture {
         self.check();
     }
 
-    /// The books are right, and nobody waits who is to be served by the plain rules.
+    /// The books are right, and no client waits that is to be served by the plain rules.
     fn check(&self) {
         let held: u64 = self.clients.iter().map(|client| client.held).sum();
         assert_eq!(held + self.ledger.free + self.ledger.set_aside, TOTAL);
@@ -191,8 +191,8 @@ impl Fixture {
         }
     }
 
-    /// Whoever has nothing and wants little has it, unless the reserve lacks it, or his group has
-    /// its part.
+    /// A client that has nothing and wants little has it, unless the reserve lacks it, or its group
+    /// has its part.
     fn check_reserve(&self) {
         let reserved: u64 = self.clients.iter().map(|client| client.reserved).sum();
         let whole = reserved + self.ledger.reserve;
@@ -219,7 +219,7 @@ impl Fixture {
     }
 }
 
-/// What a long request waits for is gathered for it, whatever its group is given of the reserve
+/// Memory for a long request is gathered for it, whatever its group is given of the reserve
 /// meanwhile.
 #[test]
 fn the_head_keeps_its_place_when_its_group_is_served_of_the_reserve() {
@@ -330,7 +330,7 @@ fn a_longer_one_is_waited_for_by_all() {
     assert!(!all.waits(2));
     all.ask(1, TOTAL);
     all.wait_no_more(1);
-    assert!(all.take(0, 1), "who goes gives way");
+    assert!(all.take(0, 1), "a client that goes gives way");
 }
 
 /// Long requests of others of its group, those that are held and those that wait, keep nobody from
@@ -372,8 +372,8 @@ fn a_consumer_leaves_a_part_of_the_reserve() {
     all.everybody_gets_on();
 }
 
-/// Who waits for nearly everything gets it, although another of its group always has a request
-/// under way.
+/// A client that waits for nearly everything gets it, although another of its group always has a
+/// request under way.
 #[test]
 fn a_busy_client_is_told_when_all_of_its_memory_is_wanted() {
     let mut all = Fixture::new(&[1, 1, 2]);
