@@ -13,7 +13,8 @@ mod visited;
 use self::entries::Entries;
 use self::visited::Visited;
 use crate::device::DeviceThrottle;
-use crate::lane::{Caller, Lane};
+use crate::dispatcher::Dispatcher;
+use crate::lane::Lane;
 use crate::limits::{Direction, charged_bytes, counted_at};
 use crate::port::Port;
 use crate::rules::{ROOT, Rules};
@@ -44,8 +45,8 @@ pub struct GroupChannel {
 
 impl GroupChannel {
     fn new(device: &Arc<DeviceThrottle>, env: &mut Env, index: u32) -> Self {
-        let port = device.open_port(Message::to(env.handle(), index, 0), &env.locks);
-        let rules = Subscription::new(device.published_rules(), &env.locks);
+        let port = device.shared().open_port(Message::to(env.handle(), index, 0), &env.locks);
+        let rules = Subscription::new(device.shared().published_rules(), &env.locks);
         GroupChannel {
             device: device.clone(),
             port,
@@ -60,7 +61,7 @@ impl GroupChannel {
 
     #[inline]
     fn follow_rules(&mut self, env: &mut Env) {
-        if !self.rules.is_current(self.device.published_rules()) {
+        if !self.rules.is_current(self.device.shared().published_rules()) {
             self.refresh(env);
         }
     }
@@ -68,7 +69,7 @@ impl GroupChannel {
     /// Take over new rules.
     #[cold]
     fn refresh(&mut self, env: &mut Env) {
-        self.rules.refresh(self.device.published_rules(), &env.locks);
+        self.rules.refresh(self.device.shared().published_rules(), &env.locks);
         self.is_plain = self.rules.is_plain();
         self.visited.clear();
         let given = self.entries.refresh(&self.rules, &self.device, &mut self.visited);
@@ -80,10 +81,15 @@ impl GroupChannel {
     fn run_given(&self, env: &mut Env, lanes: &[Arc<Lane>]) {
         let now = env.time.submit_time();
         // Not as a channel whose bios wait: our doorbell rings for ours, too.
-        let mut caller =
-            Caller::new(&self.device, (self.rules.epoch(), &self.rules), &self.locks, now, None);
-        lanes.iter().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
-        tell(env, caller);
+        let mut dispatcher = Dispatcher::new(
+            self.device.shared(),
+            (self.rules.epoch(), &self.rules),
+            &self.locks,
+            now,
+            None,
+        );
+        lanes.iter().filter(|lane| lane.has_bios()).for_each(|lane| dispatcher.run(lane));
+        tell(env, dispatcher);
     }
 
     /// True if all of `bios` belong together and may go as they are, paid and counted: the way of
@@ -204,13 +210,18 @@ impl GroupChannel {
         env: &mut Env,
         now: Ns,
         pass: &mut BioList,
-        run: impl FnOnce(&mut Visited, &mut Caller<'_>),
+        run: impl FnOnce(&mut Visited, &mut Dispatcher<'_>),
     ) {
         let me = Some(self.port.index());
-        let mut caller =
-            Caller::new(&self.device, (self.rules.epoch(), &self.rules), &self.locks, now, me);
-        run(&mut self.visited, &mut caller);
-        tell(env, caller);
+        let mut dispatcher = Dispatcher::new(
+            self.device.shared(),
+            (self.rules.epoch(), &self.rules),
+            &self.locks,
+            now,
+            me,
+        );
+        run(&mut self.visited, &mut dispatcher);
+        tell(env, dispatcher);
         self.take_granted(env, pass);
     }
 
@@ -234,8 +245,8 @@ impl GroupChannel {
     }
 }
 
-fn tell(env: &mut Env, caller: Caller<'_>) {
-    for port in caller.told {
+fn tell(env: &mut Env, dispatcher: Dispatcher<'_>) {
+    for port in dispatcher.into_told() {
         env.notify_lazily(port.doorbell().clone());
     }
 }
@@ -298,7 +309,7 @@ impl ThrottleChannel for GroupChannel {
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
         if self.deadline().is_some_and(|due| due <= now) {
             let me = self.port.index();
-            self.run_lanes(env, now, pass, |visited, caller| visited.run_due(caller, me));
+            self.run_lanes(env, now, pass, |visited, dispatcher| visited.run_due(dispatcher, me));
         }
     }
 
@@ -323,7 +334,7 @@ impl ThrottleChannel for GroupChannel {
         }
         let now = env.time.submit_time();
         self.take_out(env, now, range);
-        while !self.rules.is_current(self.device.published_rules()) {
+        while !self.rules.is_current(self.device.shared().published_rules()) {
             // Some may have moved to lanes that were not known here.
             self.refresh(env);
             self.take_out(env, now, range);
@@ -333,7 +344,7 @@ impl ThrottleChannel for GroupChannel {
 
     fn is_over(&mut self) -> bool {
         self.visited.clear();
-        self.device.close_port(&self.port, &self.locks);
+        self.device.shared().close_port(&self.port, &self.locks);
         self.waiting == 0 && Port::is_ours_alone(&mut self.port)
     }
 }
@@ -342,16 +353,16 @@ impl GroupChannel {
     /// End the bios that wait in the lanes known here and have `user_data` in `range`.
     fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
         let me = self.port.index();
-        let mut caller = Caller::new(
-            &self.device,
+        let mut dispatcher = Dispatcher::new(
+            self.device.shared(),
             (self.rules.epoch(), &self.rules),
             &self.locks,
             now,
             Some(me),
         );
         let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
-        let mut bios = self.visited.take_out(&mut caller, is_one);
-        tell(env, caller);
+        let mut bios = self.visited.take_out(&mut dispatcher, is_one);
+        tell(env, dispatcher);
         self.waiting -= bios.len();
         env.entrusted -= bios.len();
         while let Some(bio) = bios.pop() {
@@ -391,6 +402,6 @@ impl Drop for GroupChannel {
     fn drop(&mut self) {
         debug_assert!(self.waiting == 0 || std::thread::panicking());
         self.entries.retire_all(&self.device);
-        self.device.close_port(&self.port, &self.locks);
+        self.device.shared().close_port(&self.port, &self.locks);
     }
 }

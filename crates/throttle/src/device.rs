@@ -1,22 +1,22 @@
 //! One device as groups see it: their limits there, what they did, and the channels.
 //!
 //! Invariants:
-//! * Whoever changes limits or groups holds the lock of [`crate::Groups`], so one at a time does.
-//! * Contexts read `rules` by their epoch. A lane whose structure changes is closed before the new
+//! * A thread that changes limits or groups holds the lock of [`crate::Groups`], so one at a time
+//!   does.
+//! * Contexts read the rules by their epoch. A lane whose structure changes is closed before the new
 //!   rules are published, and what waited there goes on by them after that.
 //! * The meters of a group exist from its first limit on the device until the group is removed.
 
 use crate::budget::ticks_of;
 use crate::counts::{Counted, GroupCounts};
+use crate::dispatcher::Dispatcher;
 use crate::hierarchy::Hierarchy;
-use crate::lane::{Caller, Lane};
+use crate::lane::Lane;
 use crate::limits::{Direction, IoStat, Limits};
-use crate::meter::Meter;
-use crate::port::{Port, PortState, Ports};
-use crate::rules::{Path, ROOT, Ruled, Rules, Step};
-use drystone_core::Published;
+use crate::meter::{Meter, Step};
+use crate::rules::{Path, ROOT, Ruled, Rules};
+use crate::shared::Shared;
 use drystone_core::clock::Clock;
-use drystone_core::mailbox::Message;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -39,11 +39,10 @@ struct Control {
 pub struct DeviceThrottle {
     name: String,
     clock: Arc<dyn Clock>,
-    rules: Published<Rules>,
-    ports: Published<Ports>,
+    shared: Shared,
     counted: Lock<BTreeMap<u32, Counted>>,
     control: Lock<Control>,
-    /// Count the lock of `counted`, and those of who changes something.
+    /// Count the lock of `counted`, and those of a thread that changes something.
     counted_locks: Arc<LockCounters>,
     control_locks: Arc<LockCounters>,
 }
@@ -59,8 +58,7 @@ impl DeviceThrottle {
         Arc::new(DeviceThrottle {
             name: name.to_owned(),
             clock,
-            rules: Published::new(Rules::default()),
-            ports: Published::new(Ports::default()),
+            shared: Shared::new(),
             counted: Lock::new(LockClass::Control, BTreeMap::new()),
             control: Lock::new(LockClass::Control, Control::default()),
             counted_locks: locks.sibling(),
@@ -76,39 +74,13 @@ impl DeviceThrottle {
     /// Counts changes of groups and limits.
     #[inline]
     pub fn epoch(&self) -> u64 {
-        self.rules.epoch()
+        self.shared.epoch()
     }
 
-    /// The rules, for those who keep a copy.
+    /// The rules and channels, as contexts read them.
     #[inline]
-    pub(crate) fn published_rules(&self) -> &Published<Rules> {
-        &self.rules
-    }
-
-    pub(crate) fn rules(&self, locks: &LockCounters) -> (u64, Arc<Rules>) {
-        self.rules.get(locks)
-    }
-
-    pub(crate) fn ports(&self, locks: &LockCounters) -> Arc<Ports> {
-        self.ports.get(locks).1
-    }
-
-    pub(crate) fn open_port(&self, doorbell: Arc<Message>, locks: &LockCounters) -> Arc<Port> {
-        let mut port = None;
-        let opened = self.ports.update(locks, |ports| {
-            port = Some(ports.open(doorbell, PortState::default()));
-            Ok(())
-        });
-        debug_assert!(opened.is_ok());
-        port.expect("the update ran")
-    }
-
-    pub(crate) fn close_port(&self, port: &Arc<Port>, locks: &LockCounters) {
-        let closed = self.ports.update(locks, |ports| {
-            ports.close(port);
-            Ok(())
-        });
-        debug_assert!(closed.is_ok());
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Counters for a channel's I/O of `group`.
@@ -149,7 +121,7 @@ impl DeviceThrottle {
         let mut control = self.control();
         control.closed = true;
         control.limited.clear();
-        let rules = self.rules.get(&self.control_locks).1;
+        let rules = self.shared.rules(&self.control_locks).1;
         let closed = rules.lanes().cloned().collect();
         self.publish(Rebuilt { rules: Rules::default(), closed });
     }
@@ -174,7 +146,7 @@ impl DeviceThrottle {
     fn set_limit(&self, control: &mut Control, group: u32, limits: &Limits) -> bool {
         let entry = control.limited.entry(group).or_default();
         let before = std::mem::replace(&mut entry.limits, *limits);
-        let rules = self.rules.get(&self.control_locks).1;
+        let rules = self.shared.rules(&self.control_locks).1;
         let mut structural = false;
         for direction in Direction::ALL {
             let meter = &entry.meters[direction as usize];
@@ -212,56 +184,54 @@ impl DeviceThrottle {
     /// Group `id`, without children, is no more: its bios go.
     pub(crate) fn remove_group(&self, id: u32) {
         let mut control = self.control();
-        let (epoch, before) = self.rules.get(&self.control_locks);
+        let (epoch, before) = self.shared.rules(&self.control_locks);
         let mut rules = Rules::clone(&before);
         rules.remove(id);
         self.publish(Rebuilt { rules, closed: Vec::new() });
         let paths = before.get(id).map(|ruled| ruled.paths.clone()).unwrap_or_default();
         for path in paths.iter().flatten() {
-            let mut caller = self.caller(epoch, &before);
-            path.lane.release(id, &mut caller);
-            caller.run(&path.lane);
-            tell(caller);
+            let mut dispatcher = self.dispatcher(epoch, &before);
+            dispatcher.release(&path.lane, id);
+            dispatcher.run(&path.lane);
+            tell(dispatcher);
         }
         control.limited.remove(&id);
         self.counted().remove(&id);
     }
 
-    fn caller<'a>(&'a self, epoch: u64, rules: &'a Rules) -> Caller<'a> {
-        Caller::new(self, (epoch, rules), &self.control_locks, self.clock.now(), None)
+    fn dispatcher<'a>(&'a self, epoch: u64, rules: &'a Rules) -> Dispatcher<'a> {
+        let now = self.clock.now();
+        Dispatcher::new(&self.shared, (epoch, rules), &self.control_locks, now, None)
     }
 
     /// Make new rules the rules, and let everybody go on by them.
     fn publish(&self, rebuilt: Rebuilt) {
         rebuilt.closed.iter().for_each(|lane| lane.close(&self.control_locks));
-        let published = self.rules.update(&self.control_locks, |rules| {
-            *rules = rebuilt.rules;
-            Ok(())
-        });
-        debug_assert!(published.is_ok());
-        let (epoch, rules) = self.rules.get(&self.control_locks);
-        let mut caller = self.caller(epoch, &rules);
+        self.shared.set_rules(rebuilt.rules, &self.control_locks);
+        let (epoch, rules) = self.shared.rules(&self.control_locks);
+        let mut dispatcher = self.dispatcher(epoch, &rules);
         if !drystone_core::mutated!("lane_parked") {
-            rebuilt.closed.iter().for_each(|lane| caller.run(lane));
+            rebuilt.closed.iter().for_each(|lane| dispatcher.run(lane));
         }
         // A limit that was raised lets bios go at once.
-        rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| caller.run(lane));
-        tell(caller);
-        self.ports(&self.control_locks)
+        rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| dispatcher.run(lane));
+        tell(dispatcher);
+        self.shared
+            .ports(&self.control_locks)
             .iter()
             .for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
     /// The paths of `groups`, and of all who share lanes with those that change.
     fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<u32>) -> Rebuilt {
-        let (_, before) = self.rules.get(&self.control_locks);
+        let (_, before) = self.shared.rules(&self.control_locks);
         let mut build =
             Build { control, tree, before: &before, closed: Vec::new(), lanes: BTreeMap::new() };
         for group in &groups {
             build.note_closed(*group);
         }
         let shared: Vec<u32> =
-            build.closed.iter().flat_map(|lane| tree.subtree(lane.top)).collect();
+            build.closed.iter().flat_map(|lane| tree.subtree(lane.top())).collect();
         let mut rules = Rules::clone(&before);
         for group in groups.into_iter().chain(shared).collect::<BTreeSet<u32>>() {
             if let Some(named) = tree.get(group).filter(|_| group != ROOT) {
@@ -319,7 +289,7 @@ impl Build<'_> {
         let closed = &self.closed;
         let known = self.before.path(top, direction).map(|path| &path.lane);
         let stays = known.filter(|lane| {
-            lane.top == top && !closed.iter().any(|closed| Arc::ptr_eq(closed, lane))
+            lane.top() == top && !closed.iter().any(|closed| Arc::ptr_eq(closed, lane))
         });
         let new = || stays.cloned().unwrap_or_else(|| Lane::new(top));
         self.lanes.entry((top, direction as usize)).or_insert_with(new).clone()
@@ -332,6 +302,7 @@ fn add_lane(lanes: &mut Vec<Arc<Lane>>, lane: &Arc<Lane>) {
     }
 }
 
-fn tell(caller: Caller<'_>) {
-    caller.told.iter().for_each(|port| port.doorbell().clone().send_and_kick());
+fn tell(dispatcher: Dispatcher<'_>) {
+    let told = dispatcher.into_told();
+    told.iter().for_each(|port| port.doorbell().clone().send_and_kick());
 }

@@ -1,28 +1,25 @@
 //! A lane: the queue of all bios of one direction that the same topmost limit of a device binds.
+//! The dispatcher ([`crate::dispatcher`]) moves bios through it.
 //!
 //! Invariants:
 //! * A channel publishes its bios at the lane's [`TurnLock`] and asks for the turn. The holder of
 //!   the turn takes them in, and dispatches all bios that may go, those of other channels as well.
-//!   Each goes back to the channel that it came through ([`crate::port::PortState::granted`]).
 //! * While bios wait, one channel that has any is the *keeper*: it wakes when the next bio may go
 //!   (`due`), and is told if that is earlier than before. The other channels recheck [`GRACE_NS`]
 //!   later, because the keeper's owner may be away.
 //! * A lane is closed when its structure changes: from then on the holder of the turn sends its
-//!   bios on to the lanes that the rules name. Until these rules are published the bios stay in
-//!   `parked`.
+//!   bios on to the lanes that the rules name. Until these rules are published the bios stay
+//!   parked.
 //! * The data path never waits for the turn.
-//! * [`Lane::close`], [`Lane::release`], [`Lane::take_out`] and [`Lane::change_limits`] may swallow
-//!   a request for the turn. So [`Caller::run`] follows each of them.
+//! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may swallow a request for the turn.
+//!   So a run of the lane follows each of them.
 
 use crate::budget::{ns_of, ticks_of};
-use crate::device::DeviceThrottle;
-use crate::limits::Direction;
-use crate::port::{Port, Ports};
-use crate::rules::{Path, Rules};
+use crate::meter::Step;
 use crate::tree::Tree;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
-use drystone_core::sync::{LockClass, LockCounters};
+use drystone_core::sync::{Guard, LockClass, LockCounters};
 use drystone_core::turn::{Place, TurnLock};
 use drystone_core::{Bio, BioList};
 use std::collections::BTreeMap;
@@ -39,7 +36,7 @@ pub(crate) const NEVER: Ns = Ns::MAX;
 #[repr(align(128))]
 pub(crate) struct Lane {
     /// The group whose limit it is.
-    pub(crate) top: u32,
+    top: u32,
     /// A channel is gone whose bios are to leave.
     purge: AtomicBool,
     due: AtomicU64,
@@ -47,9 +44,12 @@ pub(crate) struct Lane {
     turn: TurnLock<Waiting>,
 }
 
-/// What the turn guards.
+/// The turn at a lane: its bios that wait.
+pub(crate) type Turn<'a> = Guard<'a, Waiting>;
+
+/// Bios that wait. The turn guards them.
 #[derive(Default)]
-struct Waiting {
+pub(crate) struct Waiting {
     tree: Tree,
     /// Bios in the tree by the channel that they came through.
     homes: BTreeMap<u32, usize>,
@@ -57,121 +57,53 @@ struct Waiting {
     parked: BioList,
 }
 
-/// The thread that asks for turns at lanes, with what it needs there and what it has to do after
-/// it.
-pub(crate) struct Caller<'a> {
-    pub(crate) device: &'a DeviceThrottle,
-    /// The rules as the caller knows them, and their epoch; perhaps old ones.
-    rules: &'a Rules,
-    epoch: u64,
-    pub(crate) locks: &'a LockCounters,
-    pub(crate) now: Ns,
-    /// The caller's own channel.
-    pub(crate) me: Option<u32>,
-    /// Channels to be told that something is there for them.
-    pub(crate) told: Vec<Arc<Port>>,
-    /// Lanes to which bios were sent on.
-    lanes: Vec<Arc<Lane>>,
-    ports: Option<Arc<Ports>>,
-    current: Option<Arc<Rules>>,
-    /// Bios that may go, all of one channel.
-    granted: BioList,
-}
-
-impl<'a> Caller<'a> {
-    pub(crate) fn new(
-        device: &'a DeviceThrottle,
-        (epoch, rules): (u64, &'a Rules),
-        locks: &'a LockCounters,
-        now: Ns,
-        me: Option<u32>,
-    ) -> Self {
-        Caller {
-            device,
-            rules,
-            epoch,
-            locks,
-            now,
-            me,
-            told: Vec::new(),
-            lanes: Vec::new(),
-            ports: None,
-            current: None,
-            granted: BioList::new(),
-        }
+impl Waiting {
+    /// True if the lane's structure has changed: its bios go on to other lanes.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
-    /// Do what is to be done at `lane`, and at the lanes that bios are sent on to.
-    pub(crate) fn run(&mut self, lane: &Arc<Lane>) {
-        lane.run(self);
-        while let Some(next) = self.lanes.pop() {
-            next.run(self);
-        }
+    /// Add `bio`, which waits from `now` on, and whose way to the top is `steps`.
+    pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ns) {
+        *self.homes.entry(bio.home).or_default() += 1;
+        self.tree.push(steps, bio, ticks_of(now));
     }
 
-    /// A turn begins: what was known before it may be older than what is there.
-    fn forget(&mut self) {
-        (self.current, self.ports) = (None, None);
-    }
-
-    fn port(&mut self, home: u32) -> Arc<Port> {
-        let known = self.ports.as_ref().and_then(|ports| ports.get(home));
-        if let Some(port) = known {
-            return port.clone();
-        }
-        let ports = self.ports.insert(self.device.ports(self.locks));
-        ports.get(home).expect("a channel stays while bios of it wait").clone()
-    }
-
-    /// `bio` may go.
-    fn grant(&mut self, bio: Box<Bio>) {
-        if self.granted.back().is_some_and(|last| last.home != bio.home) {
-            self.hand_over();
-        }
-        self.granted.push(bio);
-    }
-
-    /// Give what was granted to its channel.
-    fn hand_over(&mut self) {
-        let Some(home) = self.granted.back().map(|bio| bio.home) else { return };
-        let port = self.port(home);
-        port.granted.add(&mut self.granted);
-        self.tell(port);
-    }
-
-    fn tell(&mut self, port: Arc<Port>) {
-        let known = self.told.iter().any(|other| Arc::ptr_eq(other, &port));
-        if self.me != Some(port.index()) && !known {
-            self.told.push(port);
-        }
-    }
-
-    /// The path of `bio` by the rules of now: whoever changes them looks at the lanes after that,
-    /// but not before the turn that is under way.
-    fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
-        if self.epoch == self.device.epoch() || drystone_core::mutated!("lane_epoch") {
-            return self.rules.path(bio.group, Direction::of(bio)).cloned();
-        }
-        if self.current.is_none() {
-            self.current = Some(self.device.rules(self.locks).1);
-        }
-        let current = self.current.as_ref()?;
-        current.path(bio.group, Direction::of(bio)).cloned()
-    }
-
-    /// Send `bio` to where the rules of now say; back comes what belongs to `here`, with its path.
-    fn send_on(&mut self, here: &Lane, bio: Box<Bio>) -> Option<(Box<Bio>, Arc<Path>)> {
-        match self.path_now(&bio) {
-            Some(path) if std::ptr::eq(&*path.lane, here) => return Some((bio, path)),
-            Some(path) => {
-                let mut one = BioList::new();
-                one.push(bio);
-                path.lane.publish(self.locks, &mut one);
-                self.lanes.push(path.lane.clone());
+    /// Take a bio that may go at `now`; or the time at which to ask again.
+    pub(crate) fn pop(&mut self, now: Ns) -> Result<Box<Bio>, Ns> {
+        match self.tree.pop(ticks_of(now)) {
+            Ok(bio) => {
+                self.leave_home(&bio);
+                Ok(bio)
             }
-            None => self.grant(bio),
+            Err(_) if self.tree.is_empty() => Err(NEVER),
+            Err(at) => Err(ns_of(at).max(now + QUANTUM_NS)),
         }
-        None
+    }
+
+    /// Take the bios in the tree for which `is_one` says true; each group's in their order.
+    pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
+        let bios = self.tree.take(is_one);
+        bios.iter().for_each(|bio| self.leave_home(bio));
+        bios
+    }
+
+    /// Take all bios that wait for new rules.
+    pub(crate) fn take_parked(&mut self) -> BioList {
+        self.parked.take()
+    }
+
+    /// Let `bio` wait for new rules.
+    pub(crate) fn park(&mut self, bio: Box<Bio>) {
+        self.parked.push(bio);
+    }
+
+    fn leave_home(&mut self, bio: &Bio) {
+        let Some(count) = self.homes.get_mut(&bio.home) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.homes.remove(&bio.home);
+        }
     }
 }
 
@@ -186,14 +118,19 @@ impl Lane {
         })
     }
 
-    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. [`Caller::run`]
+    /// The group whose limit it is.
+    pub(crate) fn top(&self) -> u32 {
+        self.top
+    }
+
+    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. A run of the lane
     /// follows.
     pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
         self.turn.leave_to_others(locks, bios, Place::Tail);
     }
 
-    /// The published bios, first published first. With the turn.
-    fn published(&self) -> BioList {
+    /// Take the published bios, first published first. With the turn.
+    pub(crate) fn take_published(&self) -> BioList {
         let [(mut head, _), (mut tail, _)] = self.turn.take();
         head.append(&mut tail);
         head
@@ -213,151 +150,66 @@ impl Lane {
         self.due.load(Relaxed) != NEVER || self.turn.has_published()
     }
 
-    /// The bios of channels that are gone are to leave. [`Caller::run`] follows.
+    /// The bios of channels that are gone are to leave. A run of the lane follows.
     pub(crate) fn purge(&self) {
         self.purge.store(true, Release);
     }
 
-    fn run(&self, caller: &mut Caller<'_>) {
-        let who = caller.me.unwrap_or(u32::MAX);
-        while let Some(mut waiting) = self.turn.enter_to_recheck(caller.locks, who) {
-            caller.forget();
-            let published = self.published();
-            match waiting.closed && !drystone_core::mutated!("lane_closed") {
-                true => self.send_all_on(published, &mut waiting, caller),
-                false => self.dispatch(published, &mut waiting, caller),
-            }
-            caller.hand_over();
-            if !self.turn.leave(waiting) {
-                return;
-            }
-        }
+    /// True once after each [`Lane::purge`]. With the turn.
+    pub(crate) fn take_purge(&self) -> bool {
+        self.purge.swap(false, AcqRel)
     }
 
-    fn dispatch(&self, published: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        self.take_in(published, waiting, caller);
-        if self.purge.swap(false, AcqRel) {
-            self.let_go(waiting, caller);
-        }
-        let now = ticks_of(caller.now);
-        let next = loop {
-            match waiting.tree.pop(now) {
-                Ok(bio) => {
-                    leave_home(&mut waiting.homes, &bio);
-                    caller.grant(bio);
-                }
-                Err(at) => break at,
-            }
-        };
-        let due = match waiting.tree.is_empty() {
-            true => NEVER,
-            false => ns_of(next).max(caller.now + QUANTUM_NS),
-        };
-        self.keep_time(waiting, caller, due);
+    /// Get the turn for channel `me`. Without it, the holder of the turn looks once more.
+    pub(crate) fn enter(&self, locks: &LockCounters, me: Option<u32>) -> Option<Turn<'_>> {
+        self.turn.enter_to_recheck(locks, me.unwrap_or(u32::MAX))
     }
 
-    fn take_in(&self, mut bios: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        while let Some(bio) = bios.pop() {
-            if let Some((bio, path)) = caller.send_on(self, bio) {
-                if caller.port(bio.home).is_gone() {
-                    caller.grant(bio);
-                    continue;
-                }
-                *waiting.homes.entry(bio.home).or_default() += 1;
-                waiting.tree.push(&path.steps, bio, ticks_of(caller.now));
-            }
-        }
+    /// Leave the turn. True if it is to be entered again.
+    #[must_use]
+    pub(crate) fn leave(&self, turn: Turn<'_>) -> bool {
+        self.turn.leave(turn)
     }
 
-    /// Bios of channels that are gone leave.
-    fn let_go(&self, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        let ports = caller.device.ports(caller.locks);
-        let is_gone = |bio: &Bio| ports.get(bio.home).is_none_or(|port| port.is_gone());
-        self.grant_all(waiting.tree.take(is_gone), waiting, caller);
+    /// Wait for the turn, which no thread has for long.
+    pub(crate) fn wait(&self, locks: &LockCounters) -> Turn<'_> {
+        self.turn.wait(locks)
     }
 
-    fn grant_all(&self, mut bios: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        while let Some(bio) = bios.pop() {
-            leave_home(&mut waiting.homes, &bio);
-            caller.grant(bio);
-        }
-    }
-
-    /// Note when the next bio may go and who wakes then. A keeper that will wake early enough
-    /// stays, so that nobody wakes in vain; else it is the caller, if bios of it wait.
-    fn keep_time(&self, waiting: &Waiting, caller: &mut Caller<'_>, due: Ns) {
+    /// Note that the next bio may go at `due`, and choose the keeper: the channel that wakes then.
+    /// A keeper that will wake early enough stays, so that no channel wakes in vain; else it is
+    /// channel `me`, if bios of it wait. The result is the keeper if it is to be told. With the
+    /// turn.
+    pub(crate) fn keep_time(
+        &self,
+        waiting: &Waiting,
+        me: Option<u32>,
+        now: Ns,
+        due: Ns,
+    ) -> Option<u32> {
         let before = (self.keeper.load(Relaxed), self.due.load(Relaxed));
         let has_bios = |home: &u32| waiting.homes.contains_key(home);
-        let stays = caller.now < before.1 && before.1 <= due;
+        let stays = now < before.1 && before.1 <= due;
         let stays = stays.then_some(before.0);
-        let keeper = (stays.into_iter().chain(caller.me).chain([before.0]).find(has_bios))
+        let keeper = (stays.into_iter().chain(me).chain([before.0]).find(has_bios))
             .or_else(|| waiting.homes.keys().next().copied());
         self.due.store(due, Relaxed);
-        let Some(keeper) = keeper else { return };
+        let keeper = keeper?;
         self.keeper.store(keeper, Relaxed);
-        if keeper != before.0 || due < before.1 {
-            let port = caller.port(keeper);
-            caller.tell(port);
-        }
+        (keeper != before.0 || due < before.1).then_some(keeper)
     }
 
-    fn send_all_on(&self, mut published: BioList, waiting: &mut Waiting, caller: &mut Caller<'_>) {
-        let mut bios = waiting.parked.take();
-        bios.append(&mut published);
-        while let Some(bio) = bios.pop() {
-            if let Some((bio, _)) = caller.send_on(self, bio) {
-                // The new rules are not published yet; their publisher runs the lane after that.
-                waiting.parked.push(bio);
-            }
-        }
-    }
-
-    /// Its structure changes: nothing goes until the new rules are published, and then it goes on
-    /// by these. For the control plane, which may wait.
+    /// Close the lane, because its structure changes: nothing goes until the new rules are
+    /// published, and then it goes on by these. For the control plane, which may wait.
     pub(crate) fn close(&self, locks: &LockCounters) {
         let mut waiting = self.turn.wait(locks);
         waiting.closed = true;
         let mut bios = waiting.tree.move_all();
-        bios.append(&mut self.published());
+        bios.append(&mut self.take_published());
         waiting.parked.append(&mut bios);
         waiting.homes.clear();
         self.due.store(NEVER, Relaxed);
         _ = self.turn.leave(waiting);
-    }
-
-    /// Let the bios of `group` go, whatever the limits. For the control plane.
-    pub(crate) fn release(&self, group: u32, caller: &mut Caller<'_>) {
-        let mut bios = self.take_out(caller, |bio| bio.group == group);
-        while let Some(bio) = bios.pop() {
-            caller.grant(bio);
-        }
-        caller.hand_over();
-    }
-
-    /// Take out the bios that wait here and for which `is_one` says true. Waits for the turn, which
-    /// no thread has for long.
-    pub(crate) fn take_out(
-        &self,
-        caller: &mut Caller<'_>,
-        is_one: impl Fn(&Bio) -> bool,
-    ) -> BioList {
-        let mut waiting = self.turn.wait(caller.locks);
-        caller.forget();
-        let published = self.published();
-        match waiting.closed {
-            true => self.send_all_on(published, &mut waiting, caller),
-            false => self.take_in(published, &mut waiting, caller),
-        }
-        caller.hand_over();
-        let mut bios = waiting.tree.take(&is_one);
-        bios.iter().for_each(|bio| leave_home(&mut waiting.homes, bio));
-        let mut parked = waiting.parked.take();
-        while let Some(bio) = parked.pop() {
-            let to = if is_one(&bio) { &mut bios } else { &mut waiting.parked };
-            to.push(bio);
-        }
-        _ = self.turn.leave(waiting);
-        bios
     }
 
     /// Do `change`, of limits, while nothing goes. For the control plane.
@@ -369,57 +221,68 @@ impl Lane {
     }
 }
 
-fn leave_home(homes: &mut BTreeMap<u32, usize>, bio: &Bio) {
-    let Some(count) = homes.get_mut(&bio.home) else { return };
-    *count -= 1;
-    if *count == 0 {
-        homes.remove(&bio.home);
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::hierarchy::Hierarchy;
-    use crate::limits::Limits;
-    use crate::rules::ROOT;
+    use crate::meter::Meter;
     use drystone_core::clock::ManualClock;
-    use drystone_core::mailbox::Message;
-    use drystone_core::ring::Engine;
-    use drystone_core::sync::LockRegistry;
-    use drystone_core::{ContextSet, IoBuf, Sector};
+    use drystone_core::{IoBuf, Sector};
 
-    /// Bios are withdrawn between the closing of a lane and the new rules, while others are
-    /// published there that no holder has taken in yet.
+    const GROUP: u32 = 7;
+
+    fn bio(home: u32) -> Box<Bio> {
+        let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
+        (bio.group, bio.home) = (GROUP, home);
+        bio
+    }
+
+    /// A lane with a limit of one read a second, used up, where one bio of each channel waits.
+    fn lane(homes: &[u32]) -> (Arc<Lane>, Arc<LockCounters>) {
+        let locks = LockCounters::new(ManualClock::new(1));
+        let meter = Arc::new(Meter::default());
+        meter.set_rates(ticks_of(1), None, Some(1));
+        let steps = [Step { group: GROUP, meter: Some(meter) }];
+        let lane = Lane::new(GROUP);
+        let mut waiting = lane.wait(&locks);
+        homes.iter().for_each(|home| waiting.push(&steps, bio(*home), 1));
+        while waiting.pop(1).is_ok() {}
+        assert!(!lane.leave(waiting));
+        (lane, locks)
+    }
+
     #[test]
-    fn what_comes_to_a_closed_lane_stays_where_the_new_rules_find_it() {
-        let clock = ManualClock::new(1);
-        let registry = LockRegistry::new(clock.clone());
-        let locks = registry.counters();
-        let device = DeviceThrottle::new("d", clock, &locks);
-        let mut hierarchy = Hierarchy::new();
-        let group = hierarchy.insert(ROOT, "g", "g").unwrap();
-        device.add_groups(&hierarchy, &[group]);
-        let limits = Limits { wiops: Some(1), ..Limits::default() };
-        device.set_limits(&hierarchy, &[(group, limits)]);
-        let context = ContextSet::counted_by(registry).open(Engine::Plain).unwrap();
-        let port = device.open_port(Message::to(Arc::downgrade(context.handle()), 0, 0), &locks);
+    fn the_keeper_stays_while_it_wakes_early_enough() {
+        let (lane, locks) = lane(&[1, 1, 2, 2]);
+        let waiting = lane.wait(&locks);
+        assert_eq!(lane.keep_time(&waiting, Some(2), 10, 1000), Some(2));
+        assert_eq!((lane.due(2), lane.due(1)), (1000, 1000 + GRACE_NS));
+        assert_eq!(lane.keep_time(&waiting, Some(1), 20, 2000), None, "it wakes anyway");
+        assert_eq!(lane.keep_time(&waiting, Some(1), 20, 500), Some(1), "it would wake too late");
+        _ = lane.leave(waiting);
+    }
 
-        let (epoch, rules) = device.rules(&locks);
-        let lane = rules.path(group, Direction::Write).unwrap().lane.clone();
+    #[test]
+    fn a_channel_without_bios_does_not_keep_time() {
+        let (lane, locks) = lane(&[1, 1]);
+        let waiting = lane.wait(&locks);
+        assert_eq!(lane.keep_time(&waiting, Some(3), 10, 1000), Some(1));
+        _ = lane.leave(waiting);
+    }
+
+    #[test]
+    fn a_closed_lane_parks_its_bios() {
+        let (lane, locks) = lane(&[1, 1, 1]);
         lane.close(&locks);
-        let mut bios = BioList::new();
-        for n in 0..2 {
-            let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-            (bio.group, bio.home, bio.user_data) = (group, port.index(), n);
-            bios.push(bio);
-        }
-        lane.publish(&locks, &mut bios);
-        let mut caller = Caller::new(&device, (epoch, &rules), &locks, 1, Some(port.index()));
-        let mut taken = lane.take_out(&mut caller, |bio| bio.user_data == 1);
-        assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));
-        let mut waiting = lane.turn.wait(&locks);
-        assert!(waiting.tree.is_empty() && waiting.homes.is_empty());
-        assert_eq!(waiting.parked.take().pop().map(|bio| bio.user_data), Some(0));
+        let mut waiting = lane.wait(&locks);
+        assert!(waiting.is_closed() && waiting.pop(u64::MAX / 2).is_err());
+        assert!(!waiting.take_parked().is_empty() && !lane.has_bios());
+        _ = lane.leave(waiting);
+    }
+
+    #[test]
+    fn a_purge_is_taken_once() {
+        let (lane, _) = lane(&[]);
+        lane.purge();
+        assert!(lane.take_purge() && !lane.take_purge());
     }
 }

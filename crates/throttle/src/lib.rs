@@ -6,7 +6,7 @@
 //!   bio processing for no throttle rule group", Vivek Goyal, 18 May 2011).
 //! * Where one applies that does not bind, a context pays in advance and spends by itself
 //!   (`budget`).
-//! * What has to wait is queued by group; no thread waits (`lane`, `tree`).
+//! * What has to wait is queued by group; no thread waits (`lane`, `dispatcher`, `tree`).
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
@@ -15,6 +15,7 @@ mod channel;
 mod counts;
 mod credit;
 mod device;
+mod dispatcher;
 mod group;
 mod groups;
 mod hierarchy;
@@ -25,6 +26,7 @@ mod meter;
 mod models;
 mod port;
 mod rules;
+mod shared;
 mod throttled;
 mod tree;
 mod view;

@@ -7,6 +7,7 @@
 
 use crate::budget::{Budget, Ticks, cost_ticks};
 use drystone_core::primitive::{AtomicBool, Ordering::*};
+use std::sync::Arc;
 
 /// See the module's text. On cache lines of its own.
 #[derive(Default)]
@@ -67,5 +68,23 @@ impl Meter {
     pub(crate) fn set_rates(&self, now: Ticks, bps: Option<u64>, iops: Option<u64>) {
         self.bps.set_rate(now, bps);
         self.iops.set_rate(now, iops);
+    }
+}
+
+/// A group on the way to the top, and its limits if it has any in that direction.
+#[derive(Clone)]
+pub(crate) struct Step {
+    pub(crate) group: u32,
+    pub(crate) meter: Option<Arc<Meter>>,
+}
+
+impl PartialEq for Step {
+    fn eq(&self, other: &Self) -> bool {
+        let same = match (&self.meter, &other.meter) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        same && self.group == other.group
     }
 }

@@ -4,8 +4,8 @@
 use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};
 use crate::device::DeviceThrottle;
+use crate::dispatcher::Dispatcher;
 use crate::hierarchy::Hierarchy;
-use crate::lane::Caller;
 use crate::limits::{Direction, Limits};
 use crate::port::Port;
 use crate::rules::ROOT;
@@ -116,7 +116,7 @@ impl Scene {
     fn new() -> Arc<Self> {
         let locks = counters();
         let device = DeviceThrottle::new("d", ManualClock::new(1_000_000_000), &locks);
-        let port = device.open_port(Message::new(0, 0), &locks);
+        let port = device.shared().open_port(Message::new(0, 0), &locks);
         let mut hierarchy = Hierarchy::new();
         let group = hierarchy.insert(ROOT, "g", "g").unwrap();
         device.add_groups(&hierarchy, &[group]);
@@ -135,7 +135,7 @@ impl Scene {
     /// As a channel whose bio has to wait, if the rules say that it may have to.
     fn submit(&self) {
         let locks = counters();
-        let (epoch, rules) = self.device.rules(&locks);
+        let (epoch, rules) = self.device.shared().rules(&locks);
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
         (bio.group, bio.home) = (self.group, self.port.index());
         let mut bios = BioList::new();
@@ -144,9 +144,14 @@ impl Scene {
             None => self.port.granted.add(&mut bios),
             Some(path) => {
                 path.lane.publish(&locks, &mut bios);
-                let mut caller =
-                    Caller::new(&self.device, (epoch, &rules), &locks, 1_000_000_000, Some(0));
-                caller.run(&path.lane);
+                let mut dispatcher = Dispatcher::new(
+                    self.device.shared(),
+                    (epoch, &rules),
+                    &locks,
+                    1_000_000_000,
+                    Some(0),
+                );
+                dispatcher.run(&path.lane);
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use crate::lane::Lane;
 use crate::limits::Direction;
-use crate::meter::Meter;
+use crate::meter::{Meter, Step};
 use std::sync::Arc;
 
 /// The root's number; it has no limits.
@@ -29,24 +29,6 @@ pub fn slot_of(group: u32) -> usize {
 /// The number of the next group in the same place.
 pub(crate) fn next_in_slot(group: u32) -> u32 {
     group.wrapping_add(GROUPS_MAX as u32)
-}
-
-/// A group on the way to the top, and its limits if it has any in that direction.
-#[derive(Clone)]
-pub(crate) struct Step {
-    pub(crate) group: u32,
-    pub(crate) meter: Option<Arc<Meter>>,
-}
-
-impl PartialEq for Step {
-    fn eq(&self, other: &Self) -> bool {
-        let same = match (&self.meter, &other.meter) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (None, None) => true,
-            _ => false,
-        };
-        same && self.group == other.group
-    }
 }
 
 /// The way of a group's bios in a direction: its own step first.
@@ -98,7 +80,7 @@ impl Rules {
     /// The lanes, each once: the topmost group of a lane has a path there.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         let all = self.groups.iter().flatten();
-        let own = |ruled: &Ruled, lane: &Lane| lane.top == ruled.id;
+        let own = |ruled: &Ruled, lane: &Lane| lane.top() == ruled.id;
         all.flat_map(move |ruled| {
             let lanes = ruled.paths.iter().flatten().map(|path| &path.lane);
             lanes.filter(move |lane| own(ruled, lane))

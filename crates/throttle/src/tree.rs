@@ -16,8 +16,7 @@
 
 use crate::budget::Ticks;
 use crate::limits::charged_bytes;
-use crate::meter::Meter;
-use crate::rules::Step;
+use crate::meter::{Meter, Step};
 use drystone_core::{Bio, BioList, Slab};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -67,7 +67,7 @@ impl DeviceThrottle {
     /// All groups but the root with what binds them, and the count of changes by which the reader
     /// sees that they are old ([`DeviceThrottle::epoch`]). Takes a lock, counted for `locks`.
     pub fn bounds(&self, locks: &LockCounters) -> (u64, Vec<Bounds>) {
-        let (epoch, rules) = self.rules(locks);
+        let (epoch, rules) = self.shared().rules(locks);
         let groups = rules.groups.iter().flatten().map(|ruled| Bounds {
             group: ruled.id,
             reads: bounds(ruled.path(Direction::Read)),

@@ -31,6 +31,13 @@ impl Limit {
     }
 }
 
+impl LiveStack {
+    /// Reads what happens to it. There is to be one reader at a time.
+    pub fn event_reader(&self) -> EventReader {
+        EventReader::new(self.clone())
+    }
+}
+
 /// Reads the events of a stack. There is one at a time.
 pub struct EventReader {
     stack: LiveStack,
@@ -40,7 +47,7 @@ pub struct EventReader {
 }
 
 impl EventReader {
-    pub(super) fn new(stack: LiveStack) -> Self {
+    fn new(stack: LiveStack) -> Self {
         EventReader { stack, limits: BTreeMap::new(), kept: Vec::new() }
     }
 

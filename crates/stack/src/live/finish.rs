@@ -8,8 +8,21 @@ use std::sync::Arc;
 
 use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioList, Context};
+use drystone_raid::array::Command;
+use drystone_targets::Table;
 
-use super::{LiveDevice, LiveStack, SleepFn};
+use super::{LiveDevice, LiveStack, SleepFn, groups, logs};
+
+/// How long the end of a log may take at the end of a server: as long as a request may take before
+/// it counts as lost.
+const LOG_PATIENCE_NS: Ns = 30_000_000_000;
+
+/// How long arrays are waited for that are to begin: some writes of superblocks, of which each may
+/// take a second on a slow disk.
+const BEGIN_PATIENCE_NS: Ns = 10_000_000_000;
+
+/// The pause between two looks whether an array has begun, or stopped.
+const ARRAY_PAUSE_NS: Ns = 200_000;
 
 /// The pause between two looks whether what dropped contexts have in flight has ended.
 const ORPHANS_PAUSE_NS: Ns = 200_000;
@@ -17,6 +30,91 @@ const ORPHANS_PAUSE_NS: Ns = 200_000;
 const ORPHANS_PATIENCE_NS: Ns = 30_000_000_000;
 
 impl LiveStack {
+    /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
+    /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
+    /// below it; but where a suspension was only on its way to another table, or not yet complete,
+    /// it is given up and the I/O goes on. What limits keep back goes on at once: it would make
+    /// the end wait for as long as they say. Once more only lifts the limits that came since.
+    pub fn stop(&self) {
+        groups::lift(&self.groups);
+        let (mut state, mut ended) = (self.devices.lock(), Vec::new());
+        if std::mem::replace(&mut state.stopped, true) {
+            return;
+        }
+        for (live, volume) in state.volumes().filter(|(_, volume)| volume.is_suspended()) {
+            if live.is_claimed() {
+                volume.cancel_suspend();
+            } else {
+                ended.extend(volume.table());
+                volume.close();
+            }
+        }
+        state.ended = ended;
+    }
+
+    /// Once no client is there any more: writes the ends of the logs of all volumes, waiting by
+    /// `pause`. After [`LiveStack::stop`].
+    ///
+    /// # Errors
+    /// One sentence on each volume whose log is not whole.
+    pub fn end_logs(&self, pause: &SleepFn) -> Result<(), String> {
+        let state = self.devices.lock();
+        let live = state.volumes().filter_map(|(_, volume)| volume.table());
+        let tables: Vec<_> = state.ended.iter().cloned().chain(live).collect();
+        drop(state);
+        let end = |table: &Arc<Table>| {
+            let ended = logs::end(self, table, (LOG_PATIENCE_NS, pause));
+            let logs = table.logs().map(|log| log.device().info().name);
+            ended.err().map(|why| format!("log `{}`: {why}", logs.collect::<Vec<_>>().join("`, `")))
+        };
+        let failed: Vec<String> = tables.iter().filter_map(end).collect();
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Once no client is there any more, and all is flushed: stops all arrays, so that they are on
+    /// record as clean; those that others stand on last. Waits by `pause`.
+    ///
+    /// # Errors
+    /// One sentence on each array that did not stop.
+    pub fn stop_arrays(&self, pause: &SleepFn) -> Result<(), String> {
+        let devices = self.devices();
+        let locks = self.locks.counters();
+        let mut failed = Vec::new();
+        // A device comes after those that it stands on.
+        for (live, array) in devices.iter().rev().filter_map(|d| Some((d, d.array.as_ref()?))) {
+            let request = array.request(Command::Stop);
+            let outcome = loop {
+                match request.outcome(&locks) {
+                    Some(outcome) => break outcome,
+                    None => {
+                        // The array may wait for I/O that dropped contexts have in flight.
+                        self.contexts.free_idle_orphans();
+                        pause(ARRAY_PAUSE_NS);
+                    }
+                }
+            };
+            failed.extend(outcome.err().map(|error| format!("array `{}`: {error}", live.name)));
+        }
+        if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+    }
+
+    /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above
+    /// all; for one that waits for its members no longer than `BEGIN_PATIENCE_NS`.
+    pub fn await_arrays(&self, pause: &SleepFn) {
+        let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
+        let locks = self.locks.counters();
+        // A command that changes nothing: its end is told when what follows from the start has
+        // begun.
+        let nothing = || Command::Speed { min: None, max: None };
+        let devices = self.devices();
+        let arrays = devices.iter().filter_map(|live| live.array.as_ref());
+        for request in arrays.map(|array| array.request(nothing())).collect::<Vec<_>>() {
+            while request.outcome(&locks).is_none() && self.clock.now() < deadline {
+                pause(ARRAY_PAUSE_NS);
+            }
+        }
+    }
+
     /// Once no context is used any more: lets what dropped contexts have in flight end, writes the
     /// ends of logs, flushes all devices, and stops all arrays. After [`LiveStack::stop`]. Waits by
     /// `pause`, for as long as the devices take.

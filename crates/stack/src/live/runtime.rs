@@ -22,6 +22,13 @@ use crate::runtime::{
 };
 use crate::size::format_size;
 
+impl LiveStack {
+    /// The view of the control socket. `pause` is how a thread waits that changes a volume.
+    pub fn runtime(&self, pause: SleepFn) -> LiveRuntime {
+        LiveRuntime::new(self.clone(), pause)
+    }
+}
+
 /// A view of a [`LiveStack`]. It keeps the devices open.
 pub struct LiveRuntime {
     stack: LiveStack,
@@ -32,7 +39,7 @@ pub struct LiveRuntime {
 const DEFAULT_MAX_SECTORS_KB: u64 = Limits::DEFAULT_MAX_BYTES as u64 >> 10;
 
 impl LiveRuntime {
-    pub(super) fn new(stack: LiveStack, pause: SleepFn) -> Self {
+    fn new(stack: LiveStack, pause: SleepFn) -> Self {
         LiveRuntime { stack, pause }
     }
 

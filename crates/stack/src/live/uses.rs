@@ -10,6 +10,7 @@ use std::sync::Arc;
 use drystone_core::{Device, SECTOR_SIZE};
 use drystone_targets::{Line, Table, TargetSpec, Volume};
 
+use super::LiveStack;
 use super::devices::{LiveDevice, State};
 use crate::graph::MAX_LEVELS;
 use crate::spec::ExportSpec;
@@ -69,6 +70,14 @@ fn uses_of_arrays(state: &State) -> Vec<Use<'_>> {
 
 fn has_member(table: &Table, own: Key) -> bool {
     table.members().iter().any(|member| key(member) == own)
+}
+
+impl LiveStack {
+    /// A volume or an array that `live` is part of now, if there is one: who writes past that
+    /// spoils it.
+    pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
+        above(&self.devices.lock(), live).into_iter().next()
+    }
 }
 
 /// The names of all that use `live`, one for each export and each table over it.

@@ -5,7 +5,8 @@
 //! * A lane without any is dropped by [`Visited::drop_idle`], after all bios that were granted are
 //!   taken.
 
-use crate::lane::{Caller, Lane, NEVER};
+use crate::dispatcher::Dispatcher;
+use crate::lane::{Lane, NEVER};
 use drystone_core::Bio;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
@@ -80,41 +81,41 @@ impl Visited {
     }
 
     /// Run the lanes that are due by the caller's clock for its channel `port`.
-    pub(super) fn run_due(&mut self, caller: &mut Caller<'_>, port: u32) {
-        let now = caller.now;
-        self.run(caller, |visit| visit.due(port) <= now);
+    pub(super) fn run_due(&mut self, dispatcher: &mut Dispatcher<'_>, port: u32) {
+        let now = dispatcher.now();
+        self.run(dispatcher, |visit| visit.due(port) <= now);
     }
 
     /// Run the lanes where bios were published in this call.
-    pub(super) fn run_new(&mut self, caller: &mut Caller<'_>) {
-        self.run(caller, |visit| visit.is_new);
+    pub(super) fn run_new(&mut self, dispatcher: &mut Dispatcher<'_>) {
+        self.run(dispatcher, |visit| visit.is_new);
     }
 
     /// Run all lanes, so that all bios of channels that are gone leave them.
-    pub(super) fn purge(&mut self, caller: &mut Caller<'_>) {
+    pub(super) fn purge(&mut self, dispatcher: &mut Dispatcher<'_>) {
         self.0.iter().for_each(|visit| visit.lane.purge());
-        self.run(caller, |_| true);
+        self.run(dispatcher, |_| true);
     }
 
-    fn run(&mut self, caller: &mut Caller<'_>, wants: impl Fn(&Visit) -> bool) {
+    fn run(&mut self, dispatcher: &mut Dispatcher<'_>, wants: impl Fn(&Visit) -> bool) {
         for visit in self.0.iter_mut().filter(|visit| wants(visit)) {
-            caller.run(&visit.lane);
+            dispatcher.run(&visit.lane);
             visit.is_new = false;
-            visit.recheck = caller.now.saturating_add(RECHECK_NS);
+            visit.recheck = dispatcher.now().saturating_add(RECHECK_NS);
         }
     }
 
     /// Take the bios out of all lanes for which `is_one` says true.
     pub(super) fn take_out(
         &self,
-        caller: &mut Caller<'_>,
+        dispatcher: &mut Dispatcher<'_>,
         is_one: impl Fn(&Bio) -> bool,
     ) -> BioList {
         let mut bios = BioList::new();
         for visit in &self.0 {
-            bios.append(&mut visit.lane.take_out(caller, &is_one));
+            bios.append(&mut dispatcher.take_out(&visit.lane, &is_one));
             // A channel that found the turn taken meanwhile relies on us.
-            caller.run(&visit.lane);
+            dispatcher.run(&visit.lane);
         }
         bios
     }
