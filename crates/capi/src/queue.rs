@@ -266,7 +266,7 @@ impl Queue {
         bio.user_data = io.tag;
         bio.flags = BioFlags::from_bits_retain(io.flags);
         bio.priority = Priority { class: class(io.priority_class), level: io.priority_level };
-        bio.group = self.member.as_ref().map_or(0, Member::id);
+        bio.group = self.member.as_ref().map_or(0, |member| member.id().as_u32());
         match (bio.op.has_data(), io.vectors) {
             (true, 0) => {
                 let whole = Segment { ptr: io.buffer.cast(), len: io.length as usize };

@@ -44,7 +44,7 @@ impl Bench {
     }
 
     fn group(&self, path: &str) -> u32 {
-        self.at.groups.create(path).expect("a group").id()
+        self.at.groups.create(path).expect("a group").id().as_u32()
     }
 
     fn limit(&self, path: &str, change: Change) {

@@ -48,7 +48,7 @@ fn work(world: &World, text: String) -> Took {
     let devices = live.devices();
     let array = devices.iter().find(|live| live.name == "a").expect("it is there");
     let index = cx.open(&array.device).expect("nothing fails");
-    let group = live.groups().find("g").expect("it is there").id();
+    let group = live.groups().find("g").expect("it is there").id().as_u32();
     let mut begin = world.now();
     let mut lap = || std::mem::replace(&mut begin, world.now());
     let mut io = |mut bio: Box<Bio>| {

@@ -78,7 +78,7 @@ impl Storm {
     fn create(&self, random: &mut Random) {
         if let Ok(group) = self.all_groups().create(random.of(&PATHS)) {
             let mut groups = self.groups.lock().unwrap();
-            groups.push(group.id());
+            groups.push(group.id().as_u32());
             let few = groups.len().saturating_sub(12);
             groups.drain(..few);
         }

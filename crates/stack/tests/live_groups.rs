@@ -83,7 +83,7 @@ fn a_limit_of_a_device_holds_in_a_group_once_it_is_set() {
     for (kb, parts) in [(64, 1), (4, 16), (16, 4), (64, 1)] {
         device.set_attribute("queue/max_sectors_kb", &kb.to_string()).unwrap();
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(64 << 10));
-        bio.group = group.id();
+        bio.group = group.id().as_u32();
         let (mut bios, mut ended) = (BioList::new(), BioList::new());
         bios.push(bio);
         cx.submit(index, &mut bios);

@@ -14,10 +14,11 @@ use self::entries::Entries;
 use self::visited::Visited;
 use crate::device::DeviceThrottle;
 use crate::dispatcher::Dispatcher;
+use crate::group::GroupId;
 use crate::lane::Lane;
 use crate::limits::{Direction, charged_bytes, counted_at};
 use crate::port::Port;
-use crate::rules::{ROOT, Rules};
+use crate::rules::Rules;
 use crate::throttled::{Throttle, ThrottleChannel};
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
@@ -97,15 +98,15 @@ impl GroupChannel {
     #[inline]
     fn all_pass(&mut self, device: &impl Channel, bios: &BioList) -> bool {
         let Some(first) = bios.front() else { return true };
-        let (group, op) = (first.group, first.op);
-        if group == ROOT {
-            return bios.iter().all(|bio| bio.group == ROOT);
+        let (group, op) = (GroupId::of(first), first.op);
+        if group == GroupId::ROOT {
+            return bios.iter().all(|bio| GroupId::of(bio) == GroupId::ROOT);
         }
         let Some(entry) = self.entries.find(group) else { return false };
         let (whole, mut bytes) = (device.max_io_bytes().min(LENGTH_MAX), 0u64);
         let same = bios.iter().all(|bio| {
             bytes = bytes.wrapping_add(bio.bytes);
-            bio.group == group && bio.op == op && bio.bytes <= whole
+            GroupId::of(bio) == group && bio.op == op && bio.bytes <= whole
         });
         let (credit, counts) = entry.credit(Direction::of(first));
         let passes = same && op.has_data() && credit.try_spend_all(bytes, bios.len() as u64);
@@ -134,9 +135,9 @@ impl GroupChannel {
     #[inline(always)]
     fn run(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
         let Some(first) = bios.front() else { return BioList::new() };
-        let (group, op) = (first.group, first.op);
-        if group == ROOT || op == Op::Flush {
-            return bios.take_while(|bio| bio.group == ROOT || bio.op == Op::Flush);
+        let (group, op) = (GroupId::of(first), first.op);
+        if group == GroupId::ROOT || op == Op::Flush {
+            return bios.take_while(|bio| GroupId::of(bio) == GroupId::ROOT || bio.op == Op::Flush);
         }
         if op == Op::Discard {
             return BioList::new();
@@ -148,12 +149,12 @@ impl GroupChannel {
         let (whole, mut bytes) = (device.max_io_bytes(), 0u64);
         let run = match credit.is_unlimited() {
             true => bios.take_while(|bio| {
-                let goes = bio.group == group && bio.op == op && bio.bytes <= whole;
+                let goes = GroupId::of(bio) == group && bio.op == op && bio.bytes <= whole;
                 bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
                 goes
             }),
             false => bios.take_while(|bio| {
-                let same = bio.group == group && bio.op == op && bio.bytes <= whole;
+                let same = GroupId::of(bio) == group && bio.op == op && bio.bytes <= whole;
                 let goes = same && credit.try_spend(bio.bytes);
                 bytes = if goes { bytes.wrapping_add(bio.bytes) } else { bytes };
                 goes
@@ -173,7 +174,7 @@ impl GroupChannel {
         bio: Box<Bio>,
         bios: &mut BioList,
     ) -> Option<Box<Bio>> {
-        let entry = self.entries.find_or_make(bio.group, &self.rules, &self.device);
+        let entry = self.entries.find_or_make(GroupId::of(&bio), &self.rules, &self.device);
         // `None` of a group that is no more.
         let Some(entry) = entry else { return Some(bio) };
         let bio = cut(env, device, bio, bios);
@@ -194,7 +195,7 @@ impl GroupChannel {
     fn queue(&mut self, env: &mut Env, mut bio: Box<Bio>, now: Ns) {
         bio.stamp(now);
         bio.home = self.port.index();
-        let entry = self.entries.find(bio.group).expect("it was found before");
+        let entry = self.entries.find(GroupId::of(&bio)).expect("it was found before");
         let lane = entry.begin_waiting(Direction::of(&bio));
         self.waiting += 1;
         env.entrusted += 1;

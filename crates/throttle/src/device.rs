@@ -10,11 +10,12 @@
 use crate::budget::ticks_of;
 use crate::counts::{Counted, GroupCounts};
 use crate::dispatcher::Dispatcher;
+use crate::group::GroupId;
 use crate::hierarchy::Hierarchy;
 use crate::lane::Lane;
 use crate::limits::{Direction, IoStat, Limits};
 use crate::meter::{Meter, Step};
-use crate::rules::{Path, ROOT, Ruled, Rules};
+use crate::rules::{Path, Ruled, Rules};
 use crate::shared::Shared;
 use drystone_core::clock::Clock;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
@@ -30,7 +31,7 @@ struct Limited {
 
 #[derive(Default)]
 struct Control {
-    limited: BTreeMap<u32, Limited>,
+    limited: BTreeMap<GroupId, Limited>,
     /// The device is over.
     closed: bool,
 }
@@ -40,7 +41,7 @@ pub struct DeviceThrottle {
     name: String,
     clock: Arc<dyn Clock>,
     shared: Shared,
-    counted: Lock<BTreeMap<u32, Counted>>,
+    counted: Lock<BTreeMap<GroupId, Counted>>,
     control: Lock<Control>,
     /// Count the lock of `counted`, and those of a thread that changes something.
     counted_locks: Arc<LockCounters>,
@@ -84,27 +85,27 @@ impl DeviceThrottle {
     }
 
     /// Counters for a channel's I/O of `group`.
-    pub(crate) fn counts(&self, group: u32) -> Arc<GroupCounts> {
+    pub(crate) fn counts(&self, group: GroupId) -> Arc<GroupCounts> {
         self.counted().entry(group).or_default().for_channel()
     }
 
     /// A channel does not count for `group` any more.
-    pub(crate) fn retire(&self, group: u32, counts: &Arc<GroupCounts>) {
+    pub(crate) fn retire(&self, group: GroupId, counts: &Arc<GroupCounts>) {
         // Those of a group that was removed are gone already.
         if let Some(counted) = self.counted().get_mut(&group) {
             counted.retire(counts);
         }
     }
 
-    fn counted(&self) -> Guard<'_, BTreeMap<u32, Counted>> {
+    fn counted(&self) -> Guard<'_, BTreeMap<GroupId, Counted>> {
         self.counted.lock(&self.counted_locks)
     }
 
-    pub(crate) fn stat(&self, group: u32) -> IoStat {
+    pub(crate) fn stat(&self, group: GroupId) -> IoStat {
         self.counted().get(&group).map(Counted::get).unwrap_or_default()
     }
 
-    pub(crate) fn reset_stat(&self, group: u32) -> IoStat {
+    pub(crate) fn reset_stat(&self, group: GroupId) -> IoStat {
         self.counted().get_mut(&group).map(Counted::reset).unwrap_or_default()
     }
 
@@ -112,7 +113,7 @@ impl DeviceThrottle {
         self.control.lock(&self.control_locks)
     }
 
-    pub(crate) fn limits(&self, group: u32) -> Limits {
+    pub(crate) fn limits(&self, group: GroupId) -> Limits {
         self.control().limited.get(&group).map(|it| it.limits).unwrap_or_default()
     }
 
@@ -127,7 +128,7 @@ impl DeviceThrottle {
     }
 
     /// Set the limits of groups, all at once.
-    pub(crate) fn set_limits(&self, hierarchy: &Hierarchy, all: &[(u32, Limits)]) {
+    pub(crate) fn set_limits(&self, hierarchy: &Hierarchy, all: &[(GroupId, Limits)]) {
         let mut control = self.control();
         if control.closed {
             return;
@@ -143,7 +144,7 @@ impl DeviceThrottle {
     }
 
     /// True if there is a limit where there was none, or none any more.
-    fn set_limit(&self, control: &mut Control, group: u32, limits: &Limits) -> bool {
+    fn set_limit(&self, control: &mut Control, group: GroupId, limits: &Limits) -> bool {
         let entry = control.limited.entry(group).or_default();
         let before = std::mem::replace(&mut entry.limits, *limits);
         let rules = self.shared.rules(&self.control_locks).1;
@@ -173,7 +174,7 @@ impl DeviceThrottle {
     }
 
     /// There are new groups.
-    pub(crate) fn add_groups(&self, hierarchy: &Hierarchy, groups: &[u32]) {
+    pub(crate) fn add_groups(&self, hierarchy: &Hierarchy, groups: &[GroupId]) {
         let control = self.control();
         if !control.closed {
             let rebuilt = self.rebuild(&control, hierarchy, groups.iter().copied().collect());
@@ -182,7 +183,7 @@ impl DeviceThrottle {
     }
 
     /// Group `id`, without children, is no more: its bios go.
-    pub(crate) fn remove_group(&self, id: u32) {
+    pub(crate) fn remove_group(&self, id: GroupId) {
         let mut control = self.control();
         let (epoch, before) = self.shared.rules(&self.control_locks);
         let mut rules = Rules::clone(&before);
@@ -223,18 +224,18 @@ impl DeviceThrottle {
     }
 
     /// The paths of `groups`, and of all who share lanes with those that change.
-    fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<u32>) -> Rebuilt {
+    fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<GroupId>) -> Rebuilt {
         let (_, before) = self.shared.rules(&self.control_locks);
         let mut build =
             Build { control, tree, before: &before, closed: Vec::new(), lanes: BTreeMap::new() };
         for group in &groups {
             build.note_closed(*group);
         }
-        let shared: Vec<u32> =
+        let shared: Vec<GroupId> =
             build.closed.iter().flat_map(|lane| tree.subtree(lane.top())).collect();
         let mut rules = Rules::clone(&before);
-        for group in groups.into_iter().chain(shared).collect::<BTreeSet<u32>>() {
-            if let Some(named) = tree.get(group).filter(|_| group != ROOT) {
+        for group in groups.into_iter().chain(shared).collect::<BTreeSet<GroupId>>() {
+            if let Some(named) = tree.get(group).filter(|_| group != GroupId::ROOT) {
                 rules.set(build.ruled(group).map_or_else(|| named.free.clone(), Arc::new));
             }
         }
@@ -249,16 +250,16 @@ struct Build<'a> {
     before: &'a Rules,
     closed: Vec<Arc<Lane>>,
     /// New lanes by top and direction.
-    lanes: BTreeMap<(u32, usize), Arc<Lane>>,
+    lanes: BTreeMap<(GroupId, usize), Arc<Lane>>,
 }
 
 impl Build<'_> {
-    fn steps(&self, group: u32, direction: Direction) -> Option<Box<[Step]>> {
-        let meter = |group: u32| {
+    fn steps(&self, group: GroupId, direction: Direction) -> Option<Box<[Step]>> {
+        let meter = |group: GroupId| {
             let meter = &self.control.limited.get(&group)?.meters[direction as usize];
             meter.is_limited().then(|| meter.clone())
         };
-        let step = |group: u32| Step { group, meter: meter(group) };
+        let step = |group: GroupId| Step { group, meter: meter(group) };
         let mut steps: Vec<Step> = self.tree.chain(group).into_iter().map(step).collect();
         let top = steps.iter().rposition(|step| step.meter.is_some())?;
         steps.truncate(top + 1);
@@ -266,7 +267,7 @@ impl Build<'_> {
     }
 
     /// The lanes that `group` leaves because its way changes.
-    fn note_closed(&mut self, group: u32) {
+    fn note_closed(&mut self, group: GroupId) {
         for direction in Direction::ALL {
             let Some(before) = self.before.path(group, direction) else { continue };
             if self.steps(group, direction).as_ref() != Some(&before.steps) {
@@ -276,7 +277,7 @@ impl Build<'_> {
     }
 
     /// The group's paths; nothing if it has none.
-    fn ruled(&mut self, group: u32) -> Option<Ruled> {
+    fn ruled(&mut self, group: GroupId) -> Option<Ruled> {
         let paths = Direction::ALL.map(|direction| {
             let steps = self.steps(group, direction)?;
             let lane = self.lane(steps.last()?.group, direction);
@@ -285,7 +286,7 @@ impl Build<'_> {
         paths.iter().any(Option::is_some).then_some(Ruled { id: group, paths })
     }
 
-    fn lane(&mut self, top: u32, direction: Direction) -> Arc<Lane> {
+    fn lane(&mut self, top: GroupId, direction: Direction) -> Arc<Lane> {
         let closed = &self.closed;
         let known = self.before.path(top, direction).map(|path| &path.lane);
         let stays = known.filter(|lane| {

@@ -9,6 +9,7 @@
 //! * The data path calls nothing but [`Dispatcher::run`] and [`Dispatcher::take_out`]; only the
 //!   latter waits for the turn.
 
+use crate::group::GroupId;
 use crate::lane::{Lane, Waiting};
 use crate::limits::Direction;
 use crate::port::{Port, Ports};
@@ -143,8 +144,8 @@ impl<'a> Dispatcher<'a> {
 
     /// Let the bios of `group` go, whatever the limits. For the control plane. A run of the lane
     /// follows.
-    pub(crate) fn release(&mut self, lane: &Lane, group: u32) {
-        let bios = self.take_out(lane, |bio| bio.group == group);
+    pub(crate) fn release(&mut self, lane: &Lane, group: GroupId) {
+        let bios = self.take_out(lane, |bio| GroupId::of(bio) == group);
         self.grant_all(bios);
         self.hand_over();
     }
@@ -219,13 +220,13 @@ impl<'a> Dispatcher<'a> {
     /// but not before the turn that is under way.
     fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
         if self.epoch == self.shared.epoch() || drystone_core::mutated!("lane_epoch") {
-            return self.rules.path(bio.group, Direction::of(bio)).cloned();
+            return self.rules.path(GroupId::of(bio), Direction::of(bio)).cloned();
         }
         if self.current.is_none() {
             self.current = Some(self.shared.rules(self.locks).1);
         }
         let current = self.current.as_ref()?;
-        current.path(bio.group, Direction::of(bio)).cloned()
+        current.path(GroupId::of(bio), Direction::of(bio)).cloned()
     }
 
     /// Send `bio` to where the rules of now say; back comes what belongs to `here`, with its path.
@@ -250,7 +251,6 @@ mod tests {
     use crate::device::DeviceThrottle;
     use crate::hierarchy::Hierarchy;
     use crate::limits::Limits;
-    use crate::rules::ROOT;
     use drystone_core::clock::ManualClock;
     use drystone_core::mailbox::Message;
     use drystone_core::ring::Engine;
@@ -266,7 +266,7 @@ mod tests {
         let locks = registry.counters();
         let device = DeviceThrottle::new("d", clock, &locks);
         let mut hierarchy = Hierarchy::new();
-        let group = hierarchy.insert(ROOT, "g", "g").unwrap();
+        let group = hierarchy.insert(GroupId::ROOT, "g", "g").unwrap();
         device.add_groups(&hierarchy, &[group]);
         let limits = Limits { wiops: Some(1), ..Limits::default() };
         device.set_limits(&hierarchy, &[(group, limits)]);
@@ -280,7 +280,7 @@ mod tests {
         let mut bios = BioList::new();
         for n in 0..2 {
             let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-            (bio.group, bio.home, bio.user_data) = (group, port.index(), n);
+            (bio.group, bio.home, bio.user_data) = (group.as_u32(), port.index(), n);
             bios.push(bio);
         }
         lane.publish(&locks, &mut bios);

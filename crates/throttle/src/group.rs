@@ -1,18 +1,63 @@
-//! A group, and belonging to one.
+//! A group, its number, and belonging to one.
 
+use drystone_core::Bio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// A group. Its number is what its bios carry ([`drystone_core::Bio::group`]).
+/// Bits of a group's number that say where it stands in tables; the others tell those apart that
+/// stood there one after the other.
+const SLOT_BITS: u32 = 20;
+/// Most groups that there can be.
+pub(crate) const GROUPS_MAX: usize = 1 << SLOT_BITS;
+
+/// The number of a group, which its bios carry ([`drystone_core::Bio::group`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(u32);
+
+impl GroupId {
+    /// The root, which has no limits.
+    pub const ROOT: GroupId = GroupId(0);
+
+    /// The group of `bio`.
+    #[inline]
+    pub fn of(bio: &Bio) -> Self {
+        GroupId(bio.group)
+    }
+
+    /// As bios carry it.
+    #[inline]
+    pub fn as_u32(self) -> u32 {
+        self.0
+    }
+
+    /// Where the group stands in tables of groups: a small number, which no other group has at the
+    /// same time.
+    #[inline]
+    pub fn slot(self) -> usize {
+        (self.0 & (GROUPS_MAX as u32 - 1)) as usize
+    }
+
+    /// The first group in `slot`, if there may be so many.
+    pub(crate) fn first_in_slot(slot: usize) -> Option<Self> {
+        (slot < GROUPS_MAX).then_some(GroupId(slot as u32))
+    }
+
+    /// The next group in the same slot.
+    pub(crate) fn next_in_slot(self) -> Self {
+        GroupId(self.0.wrapping_add(GROUPS_MAX as u32))
+    }
+}
+
+/// A group.
 #[derive(Debug)]
 pub struct Group {
     path: String,
-    id: u32,
+    id: GroupId,
     members: AtomicUsize,
 }
 
 impl Group {
-    pub(crate) fn new(path: &str, id: u32) -> Arc<Self> {
+    pub(crate) fn new(path: &str, id: GroupId) -> Arc<Self> {
         Arc::new(Group { path: path.to_owned(), id, members: AtomicUsize::new(0) })
     }
 
@@ -22,11 +67,11 @@ impl Group {
     }
 
     /// Its number.
-    pub fn id(&self) -> u32 {
+    pub fn id(&self) -> GroupId {
         self.id
     }
 
-    /// Who belongs to it now.
+    /// How many belong to it now.
     pub(crate) fn members(&self) -> usize {
         self.members.load(Relaxed)
     }
@@ -46,7 +91,7 @@ pub struct Member {
 impl Member {
     /// What the bios of the group carry.
     #[inline]
-    pub fn id(&self) -> u32 {
+    pub fn id(&self) -> GroupId {
         self.group.id
     }
 
@@ -65,5 +110,20 @@ impl Clone for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         self.group.members.fetch_sub(1, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_follow_one_another_in_a_slot_have_numbers_of_their_own() {
+        let first = GroupId::first_in_slot(GROUPS_MAX - 1).unwrap();
+        let next = first.next_in_slot();
+        assert!(first != next && first.slot() == next.slot());
+        assert_eq!(GroupId::first_in_slot(GROUPS_MAX), None);
+        let last = (0..4095).fold(first, |id, _| id.next_in_slot());
+        assert_eq!(last.next_in_slot(), first, "numbers are used again in the end");
     }
 }

@@ -5,10 +5,9 @@
 //! * What is refused has changed nothing.
 
 use crate::device::DeviceThrottle;
-use crate::group::{Group, Member};
+use crate::group::{GROUPS_MAX, Group, GroupId, Member};
 use crate::hierarchy::{DEPTH_MAX, Hierarchy};
 use crate::limits::{Change, IoStat, Limits};
-use crate::rules::{GROUPS_MAX, ROOT};
 use drystone_core::clock::Clock;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters, LockRegistry};
 use std::collections::BTreeMap;
@@ -67,7 +66,7 @@ struct State {
 }
 
 impl State {
-    fn find(&self, path: &str) -> Result<u32> {
+    fn find(&self, path: &str) -> Result<GroupId> {
         let missing = || GroupError::NotFound(format!("there is no group `{path}`"));
         self.hierarchy.find(path).ok_or_else(missing)
     }
@@ -77,18 +76,18 @@ impl State {
         self.devices.iter().find(|device| device.name() == name).ok_or_else(missing)
     }
 
-    fn group(&self, id: u32) -> &Arc<Group> {
+    fn group(&self, id: GroupId) -> &Arc<Group> {
         &self.hierarchy.get(id).expect("it was found").group
     }
 
-    fn io_max(&self, id: u32) -> Vec<(String, Limits)> {
+    fn io_max(&self, id: GroupId) -> Vec<(String, Limits)> {
         let limits = self.devices.iter().map(|it| (it.name().to_owned(), it.limits(id)));
         let mut limits: Vec<_> = limits.filter(|(_, limits)| !limits.is_unlimited()).collect();
         limits.sort_by(|a, b| a.0.cmp(&b.0));
         limits
     }
 
-    fn parent_of<'a>(&self, path: &'a str) -> Result<(u32, &'a str)> {
+    fn parent_of<'a>(&self, path: &'a str) -> Result<(GroupId, &'a str)> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         if name.is_empty() {
             return Err(GroupError::Invalid(format!("`{path}` names no group")));
@@ -128,7 +127,7 @@ impl Groups {
     pub fn attach(&self, name: &str) -> Arc<DeviceThrottle> {
         let mut state = self.state();
         let device = DeviceThrottle::new(name, self.clock.clone(), &self.locks);
-        let all = state.hierarchy.subtree(ROOT);
+        let all = state.hierarchy.subtree(GroupId::ROOT);
         if all.len() > 1 {
             device.add_groups(&state.hierarchy, &all);
         }
@@ -170,7 +169,7 @@ impl Groups {
         let id = state.find(path)?;
         let in_use = |why: String| Err(GroupError::InUse(format!("group `{path}` {why}")));
         let named = state.hierarchy.get(id).expect("it was found");
-        if id == ROOT {
+        if id == GroupId::ROOT {
             return Err(GroupError::Invalid("the root group stays".to_owned()));
         }
         if let Some(child) = named.children.keys().next() {
@@ -204,7 +203,7 @@ impl Groups {
     /// All groups, a parent before its children, by name.
     pub fn list(&self) -> Vec<GroupReport> {
         let state = self.state();
-        let all = state.hierarchy.subtree(ROOT).into_iter();
+        let all = state.hierarchy.subtree(GroupId::ROOT).into_iter();
         let report = |id| {
             let group = state.group(id);
             let (path, members) = (group.path().to_owned(), group.members());
@@ -237,7 +236,7 @@ impl Groups {
         for device in &state.devices {
             let here = checked.iter().filter(|(at, ..)| Arc::ptr_eq(at, device));
             let limits =
-                |(_, id, change): &(_, u32, Change)| (*id, device.limits(*id).changed(change));
+                |(_, id, change): &(_, GroupId, Change)| (*id, device.limits(*id).changed(change));
             let limits: Vec<_> = here.map(limits).collect();
             if !limits.is_empty() {
                 device.set_limits(&state.hierarchy, &limits);
@@ -280,9 +279,9 @@ impl Groups {
     pub fn reset_stat(&self, path: &str) -> Result<Vec<(String, IoStats)>> {
         let state = self.state();
         let groups = state.hierarchy.subtree(state.find(path)?);
-        let mut stats: BTreeMap<u32, IoStats> = BTreeMap::new();
+        let mut stats: BTreeMap<GroupId, IoStats> = BTreeMap::new();
         for device in &state.devices {
-            let mut sums: BTreeMap<u32, IoStat> = BTreeMap::new();
+            let mut sums: BTreeMap<GroupId, IoStat> = BTreeMap::new();
             for group in &groups {
                 let own = device.reset_stat(*group);
                 let above = state.hierarchy.chain(*group).into_iter();
@@ -297,8 +296,8 @@ impl Groups {
     }
 }
 
-fn check(id: u32, change: &Change) -> Result<()> {
-    if id == ROOT {
+fn check(id: GroupId, change: &Change) -> Result<()> {
+    if id == GroupId::ROOT {
         return Err(GroupError::Invalid("the root group has no limits".to_owned()));
     }
     let Change { rbps, wbps, riops, wiops } = change;

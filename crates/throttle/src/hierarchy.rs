@@ -1,7 +1,7 @@
 //! The names of groups as a tree. Plain data; who changes it holds the lock of [`crate::Groups`].
 
-use crate::group::Group;
-use crate::rules::{GROUPS_MAX, ROOT, Ruled, next_in_slot, slot_of};
+use crate::group::{Group, GroupId};
+use crate::rules::Ruled;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ pub(crate) const DEPTH_MAX: usize = 16;
 
 pub(crate) struct Named {
     pub(crate) group: Arc<Group>,
-    parent: u32,
-    pub(crate) children: BTreeMap<String, u32>,
+    parent: GroupId,
+    pub(crate) children: BTreeMap<String, GroupId>,
     /// What a device without any limit knows of it.
     pub(crate) free: Arc<Ruled>,
 }
@@ -20,72 +20,71 @@ pub(crate) struct Named {
 pub(crate) struct Hierarchy {
     slots: Vec<Option<Named>>,
     /// Numbers of slots that are free.
-    free: VecDeque<u32>,
+    free: VecDeque<GroupId>,
 }
 
 impl Hierarchy {
     /// The root alone.
     pub(crate) fn new() -> Self {
         let mut hierarchy = Hierarchy { slots: Vec::new(), free: VecDeque::new() };
-        hierarchy.place(ROOT, "", ROOT);
+        hierarchy.place(GroupId::ROOT, "", GroupId::ROOT);
         hierarchy
     }
 
-    fn place(&mut self, id: u32, path: &str, parent: u32) {
+    fn place(&mut self, id: GroupId, path: &str, parent: GroupId) {
         let named = Named {
             group: Group::new(path, id),
             parent,
             children: BTreeMap::new(),
             free: Arc::new(Ruled { id, paths: [None, None] }),
         };
-        if self.slots.len() <= slot_of(id) {
-            self.slots.resize_with(slot_of(id) + 1, || None);
+        if self.slots.len() <= id.slot() {
+            self.slots.resize_with(id.slot() + 1, || None);
         }
-        self.slots[slot_of(id)] = Some(named);
+        self.slots[id.slot()] = Some(named);
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&Named> {
-        self.slots.get(slot_of(id))?.as_ref().filter(|named| named.group.id() == id)
+    pub(crate) fn get(&self, id: GroupId) -> Option<&Named> {
+        self.slots.get(id.slot())?.as_ref().filter(|named| named.group.id() == id)
     }
 
     /// The number of the group at `path`.
-    pub(crate) fn find(&self, path: &str) -> Option<u32> {
+    pub(crate) fn find(&self, path: &str) -> Option<GroupId> {
         let names = path.split('/').filter(|_| !path.is_empty());
-        names.into_iter().try_fold(ROOT, |at, name| self.get(at)?.children.get(name).copied())
+        names.into_iter().try_fold(GroupId::ROOT, |at, name| self.get(at)?.children.get(name).copied())
     }
 
     /// Make the group `path` as child `name` of `parent`; `None` if there are as many as there can
     /// be.
-    pub(crate) fn insert(&mut self, parent: u32, name: &str, path: &str) -> Option<u32> {
+    pub(crate) fn insert(&mut self, parent: GroupId, name: &str, path: &str) -> Option<GroupId> {
         let id = match self.free.pop_front() {
             Some(id) => id,
-            None if self.slots.len() < GROUPS_MAX => self.slots.len() as u32,
-            None => return None,
+            None => GroupId::first_in_slot(self.slots.len())?,
         };
         self.place(id, path, parent);
-        let parent = self.slots[slot_of(parent)].as_mut().expect("the parent was found");
+        let parent = self.slots[parent.slot()].as_mut().expect("the parent was found");
         parent.children.insert(name.to_owned(), id);
         Some(id)
     }
 
     /// Remove a group without children.
-    pub(crate) fn remove(&mut self, id: u32) {
-        let Some(named) = self.slots[slot_of(id)].take() else { return };
-        self.free.push_back(next_in_slot(id));
-        if let Some(parent) = self.slots[slot_of(named.parent)].as_mut() {
+    pub(crate) fn remove(&mut self, id: GroupId) {
+        let Some(named) = self.slots[id.slot()].take() else { return };
+        self.free.push_back(id.next_in_slot());
+        if let Some(parent) = self.slots[named.parent.slot()].as_mut() {
             parent.children.retain(|_, child| *child != id);
         }
     }
 
     /// The group and its ancestors below the root.
-    pub(crate) fn chain(&self, id: u32) -> Vec<u32> {
-        let parent = |id: &u32| self.get(*id).map(|named| named.parent);
-        let below = |id: &u32| *id != ROOT;
+    pub(crate) fn chain(&self, id: GroupId) -> Vec<GroupId> {
+        let parent = |id: &GroupId| self.get(*id).map(|named| named.parent);
+        let below = |id: &GroupId| *id != GroupId::ROOT;
         std::iter::successors(Some(id).filter(below), |id| parent(id).filter(below)).collect()
     }
 
     /// The group and all below it, a parent before its children, by name.
-    pub(crate) fn subtree(&self, id: u32) -> Vec<u32> {
+    pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let mut all = Vec::new();
         let mut left = vec![id];
         while let Some(id) = left.pop() {

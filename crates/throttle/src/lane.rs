@@ -15,6 +15,7 @@
 //!   So a run of the lane follows each of them.
 
 use crate::budget::{ns_of, ticks_of};
+use crate::group::GroupId;
 use crate::meter::Step;
 use crate::tree::Tree;
 use drystone_core::clock::Ns;
@@ -36,7 +37,7 @@ pub(crate) const NEVER: Ns = Ns::MAX;
 #[repr(align(128))]
 pub(crate) struct Lane {
     /// The group whose limit it is.
-    top: u32,
+    top: GroupId,
     /// A channel is gone whose bios are to leave.
     purge: AtomicBool,
     due: AtomicU64,
@@ -108,7 +109,7 @@ impl Waiting {
 }
 
 impl Lane {
-    pub(crate) fn new(top: u32) -> Arc<Self> {
+    pub(crate) fn new(top: GroupId) -> Arc<Self> {
         Arc::new(Lane {
             top,
             purge: AtomicBool::new(false),
@@ -119,7 +120,7 @@ impl Lane {
     }
 
     /// The group whose limit it is.
-    pub(crate) fn top(&self) -> u32 {
+    pub(crate) fn top(&self) -> GroupId {
         self.top
     }
 
@@ -228,11 +229,9 @@ mod tests {
     use drystone_core::clock::ManualClock;
     use drystone_core::{IoBuf, Sector};
 
-    const GROUP: u32 = 7;
-
     fn bio(home: u32) -> Box<Bio> {
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        (bio.group, bio.home) = (GROUP, home);
+        bio.home = home;
         bio
     }
 
@@ -241,8 +240,8 @@ mod tests {
         let locks = LockCounters::new(ManualClock::new(1));
         let meter = Arc::new(Meter::default());
         meter.set_rates(ticks_of(1), None, Some(1));
-        let steps = [Step { group: GROUP, meter: Some(meter) }];
-        let lane = Lane::new(GROUP);
+        let steps = [Step { group: GroupId::ROOT, meter: Some(meter) }];
+        let lane = Lane::new(GroupId::ROOT);
         let mut waiting = lane.wait(&locks);
         homes.iter().for_each(|home| waiting.push(&steps, bio(*home), 1));
         while waiting.pop(1).is_ok() {}

@@ -6,6 +6,7 @@
 //!   wait for this very meter, which others then do not overtake.
 
 use crate::budget::{Budget, Ticks, cost_ticks};
+use crate::group::GroupId;
 use drystone_core::primitive::{AtomicBool, Ordering::*};
 use std::sync::Arc;
 
@@ -74,7 +75,7 @@ impl Meter {
 /// A group on the way to the top, and its limits if it has any in that direction.
 #[derive(Clone)]
 pub(crate) struct Step {
-    pub(crate) group: u32,
+    pub(crate) group: GroupId,
     pub(crate) meter: Option<Arc<Meter>>,
 }
 

@@ -5,10 +5,10 @@ use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};
 use crate::device::DeviceThrottle;
 use crate::dispatcher::Dispatcher;
+use crate::group::GroupId;
 use crate::hierarchy::Hierarchy;
 use crate::limits::{Direction, Limits};
 use crate::port::Port;
-use crate::rules::ROOT;
 use drystone_core::clock::ManualClock;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
@@ -108,7 +108,7 @@ fn loom_throttle_reset() {
 struct Scene {
     device: Arc<DeviceThrottle>,
     hierarchy: Hierarchy,
-    group: u32,
+    group: GroupId,
     port: Arc<Port>,
 }
 
@@ -118,7 +118,7 @@ impl Scene {
         let device = DeviceThrottle::new("d", ManualClock::new(1_000_000_000), &locks);
         let port = device.shared().open_port(Message::new(0, 0), &locks);
         let mut hierarchy = Hierarchy::new();
-        let group = hierarchy.insert(ROOT, "g", "g").unwrap();
+        let group = hierarchy.insert(GroupId::ROOT, "g", "g").unwrap();
         device.add_groups(&hierarchy, &[group]);
         let scene = Scene { device, hierarchy, group, port };
         scene.limit(Some(1));
@@ -137,7 +137,7 @@ impl Scene {
         let locks = counters();
         let (epoch, rules) = self.device.shared().rules(&locks);
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        (bio.group, bio.home) = (self.group, self.port.index());
+        (bio.group, bio.home) = (self.group.as_u32(), self.port.index());
         let mut bios = BioList::new();
         bios.push(bio);
         match rules.path(self.group, Direction::Read) {

@@ -5,31 +5,11 @@
 //! a limit there. That ancestor's lane is where its bios wait. So groups that share no limit share
 //! no lane, whatever their names have in common.
 
+use crate::group::GroupId;
 use crate::lane::Lane;
 use crate::limits::Direction;
 use crate::meter::{Meter, Step};
 use std::sync::Arc;
-
-/// The root's number; it has no limits.
-pub(crate) const ROOT: u32 = 0;
-
-/// Bits of a group's number that say where it stands in tables; the others tell those apart that
-/// stood there one after the other.
-const SLOT_BITS: u32 = 20;
-/// Most groups that there can be.
-pub(crate) const GROUPS_MAX: usize = 1 << SLOT_BITS;
-
-/// Where group number `group` stands in tables of groups: a small number, which no other group has
-/// at the same time.
-#[inline]
-pub fn slot_of(group: u32) -> usize {
-    (group & (GROUPS_MAX as u32 - 1)) as usize
-}
-
-/// The number of the next group in the same place.
-pub(crate) fn next_in_slot(group: u32) -> u32 {
-    group.wrapping_add(GROUPS_MAX as u32)
-}
 
 /// The way of a group's bios in a direction: its own step first.
 pub(crate) struct Path {
@@ -47,7 +27,7 @@ impl Path {
 /// A group with its paths by direction; none where nothing limits it.
 #[derive(Default)]
 pub(crate) struct Ruled {
-    pub(crate) id: u32,
+    pub(crate) id: GroupId,
     pub(crate) paths: [Option<Arc<Path>>; 2],
 }
 
@@ -64,11 +44,11 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    pub(crate) fn get(&self, group: u32) -> Option<&Arc<Ruled>> {
-        self.groups.get(slot_of(group))?.as_ref().filter(|ruled| ruled.id == group)
+    pub(crate) fn get(&self, group: GroupId) -> Option<&Arc<Ruled>> {
+        self.groups.get(group.slot())?.as_ref().filter(|ruled| ruled.id == group)
     }
 
-    pub(crate) fn path(&self, group: u32, direction: Direction) -> Option<&Arc<Path>> {
+    pub(crate) fn path(&self, group: GroupId, direction: Direction) -> Option<&Arc<Path>> {
         self.get(group)?.path(direction)
     }
 
@@ -88,16 +68,16 @@ impl Rules {
     }
 
     pub(crate) fn set(&mut self, ruled: Arc<Ruled>) {
-        let slot = slot_of(ruled.id);
+        let slot = ruled.id.slot();
         if self.groups.len() <= slot {
             self.groups.resize(slot + 1, None);
         }
         self.groups[slot] = Some(ruled);
     }
 
-    pub(crate) fn remove(&mut self, group: u32) {
-        if let Some(place) = self.groups.get_mut(slot_of(group)) {
-            *place = None;
+    pub(crate) fn remove(&mut self, group: GroupId) {
+        if let Some(ruled) = self.groups.get_mut(group.slot()) {
+            *ruled = None;
         }
         if self.groups.iter().all(Option::is_none) {
             self.groups.clear();

@@ -15,6 +15,7 @@
 //!   them at once: nobody reserves the future of a parent.
 
 use crate::budget::Ticks;
+use crate::group::GroupId;
 use crate::limits::charged_bytes;
 use crate::meter::{Meter, Step};
 use drystone_core::{Bio, BioList, Slab};
@@ -24,29 +25,29 @@ use std::sync::Arc;
 /// No time is known.
 pub(crate) const NEVER: Ticks = Ticks::MAX;
 
-/// Where a node or a queue stands in the sets of its parent.
+/// In which set of its parent a node or a queue stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Nowhere,
+enum InSet {
+    Neither,
     Ready,
     Later(Ticks),
 }
 
-/// What competes for a node: a child, or the node's own queue.
+/// A competitor for a node: a child, or the node's own queue.
 struct Competitor {
-    place: Place,
-    /// What it was served.
+    in_set: InSet,
+    /// The service that it had.
     served: Ticks,
 }
 
 impl Competitor {
     fn new() -> Self {
-        Competitor { place: Place::Nowhere, served: 0 }
+        Competitor { in_set: InSet::Neither, served: 0 }
     }
 }
 
 struct Node {
-    group: u32,
+    group: GroupId,
     parent: Option<u32>,
     meter: Option<Arc<Meter>>,
     children: usize,
@@ -55,11 +56,11 @@ struct Node {
     as_queue: Competitor,
     ready: BTreeSet<(Ticks, u32)>,
     later: BTreeSet<(Ticks, u32)>,
-    /// What the competitor that went last had been served before.
+    /// The service of the competitor that went last, before it went.
     reached: Ticks,
     /// Children that have left and were served more than `reached`, which they find again when they
     /// come back.
-    left: BTreeMap<u32, Ticks>,
+    left: BTreeMap<GroupId, Ticks>,
 }
 
 impl Node {
@@ -80,7 +81,7 @@ impl Node {
     }
 
     /// A child goes that was `served` so much.
-    fn leaves(&mut self, group: u32, served: Ticks) {
+    fn leaves(&mut self, group: GroupId, served: Ticks) {
         self.children -= 1;
         if self.left.len() > LEFT_MIN + 2 * self.children {
             let reached = self.reached;
@@ -107,10 +108,10 @@ struct Next {
 #[derive(Default)]
 pub(crate) struct Tree {
     nodes: Slab<Node>,
-    by_group: BTreeMap<u32, u32>,
+    by_group: BTreeMap<GroupId, u32>,
     top: Option<u32>,
     len: usize,
-    /// What leaves goes on waiting in another tree.
+    /// Bios that leave go on waiting in another tree.
     moves: bool,
 }
 
@@ -129,7 +130,7 @@ impl Tree {
         let node = self.node(index);
         node.queue.push(bio);
         self.len += 1;
-        if self.node(index).as_queue.place == Place::Nowhere {
+        if self.node(index).as_queue.in_set == InSet::Neither {
             self.make_ready(index, index);
             self.reconsider(index);
         }
@@ -165,40 +166,40 @@ impl Tree {
         }
     }
 
-    fn competitor(&mut self, of: u32, who: u32) -> &mut Competitor {
-        let node = self.node(who);
-        if of == who { &mut node.as_queue } else { &mut node.as_child }
+    fn competitor(&mut self, of: u32, which: u32) -> &mut Competitor {
+        let node = self.node(which);
+        if of == which { &mut node.as_queue } else { &mut node.as_child }
     }
 
-    /// Take competitor `who` out of the sets of node `of`.
-    fn take_out(&mut self, of: u32, who: u32) {
-        let competitor = self.competitor(of, who);
+    /// Take competitor `which` out of the sets of node `of`.
+    fn take_out(&mut self, of: u32, which: u32) {
+        let competitor = self.competitor(of, which);
         let served = competitor.served;
-        match std::mem::replace(&mut competitor.place, Place::Nowhere) {
-            Place::Nowhere => false,
-            Place::Ready => self.node(of).ready.remove(&(served, who)),
-            Place::Later(at) => self.node(of).later.remove(&(at, who)),
+        match std::mem::replace(&mut competitor.in_set, InSet::Neither) {
+            InSet::Neither => false,
+            InSet::Ready => self.node(of).ready.remove(&(served, which)),
+            InSet::Later(at) => self.node(of).later.remove(&(at, which)),
         };
     }
 
-    fn make_ready(&mut self, of: u32, who: u32) {
-        if self.competitor(of, who).place == Place::Ready {
+    fn make_ready(&mut self, of: u32, which: u32) {
+        if self.competitor(of, which).in_set == InSet::Ready {
             return;
         }
         let reached = self.node(of).reached;
-        self.take_out(of, who);
-        let competitor = self.competitor(of, who);
+        self.take_out(of, which);
+        let competitor = self.competitor(of, which);
         // A competitor that was away, or had to wait for limits of its own, has saved nothing up.
         competitor.served = competitor.served.max(reached);
-        competitor.place = Place::Ready;
+        competitor.in_set = InSet::Ready;
         let served = competitor.served;
-        self.node(of).ready.insert((served, who));
+        self.node(of).ready.insert((served, which));
     }
 
-    fn put_off(&mut self, of: u32, who: u32, at: Ticks) {
-        self.take_out(of, who);
-        self.competitor(of, who).place = Place::Later(at);
-        self.node(of).later.insert((at, who));
+    fn put_off(&mut self, of: u32, which: u32, at: Ticks) {
+        self.take_out(of, which);
+        self.competitor(of, which).in_set = InSet::Later(at);
+        self.node(of).later.insert((at, which));
     }
 
     /// Take a bio that may go at `now`, charged; or the time at which to ask again.
@@ -216,12 +217,12 @@ impl Tree {
     fn next(&mut self, of: u32, now: Ticks) -> Result<Next, Ticks> {
         self.call_due(of, now);
         let mut next = loop {
-            let who = self.first_ready(of)?;
-            let found = if who == of { Ok(self.head(of)) } else { self.next(who, now) };
+            let which = self.first_ready(of)?;
+            let found = if which == of { Ok(self.head(of)) } else { self.next(which, now) };
             match found {
                 Ok(next) => break next,
                 Err(at) => {
-                    self.put_off(of, who, at.max(now + 1));
+                    self.put_off(of, which, at.max(now + 1));
                 }
             }
         };
@@ -237,18 +238,18 @@ impl Tree {
     }
 
     fn call_due(&mut self, of: u32, now: Ticks) {
-        while let Some((at, who)) = self.node(of).later.first().copied() {
+        while let Some((at, which)) = self.node(of).later.first().copied() {
             if at > now {
                 return;
             }
-            self.make_ready(of, who);
+            self.make_ready(of, which);
         }
     }
 
     fn first_ready(&mut self, of: u32) -> Result<u32, Ticks> {
         let node = self.node(of);
         match node.ready.first() {
-            Some((_, who)) => Ok(*who),
+            Some((_, which)) => Ok(*which),
             None => Err(node.later.first().map_or(NEVER, |(at, _)| *at)),
         }
     }
@@ -260,16 +261,16 @@ impl Tree {
 
     /// Charge the bio at every meter on its way, and note which competitors were served.
     fn charge(&mut self, next: &Next, now: Ticks) {
-        let (mut of, mut who) = (next.leaf, next.leaf);
+        let (mut of, mut which) = (next.leaf, next.leaf);
         loop {
             let cost = self.cost(of, next.bytes);
-            self.serve(of, who, cost);
+            self.serve(of, which, cost);
             let node = self.node(of);
             if let Some(meter) = &node.meter {
                 meter.charge(now, next.bytes);
             }
             let Some(parent) = self.node(of).parent else { return };
-            (who, of) = (of, parent);
+            (which, of) = (of, parent);
         }
     }
 
@@ -286,15 +287,15 @@ impl Tree {
         }
     }
 
-    fn serve(&mut self, of: u32, who: u32, cost: Ticks) {
-        let before = self.competitor(of, who).served;
-        self.take_out(of, who);
-        let competitor = self.competitor(of, who);
+    fn serve(&mut self, of: u32, which: u32, cost: Ticks) {
+        let before = self.competitor(of, which).served;
+        self.take_out(of, which);
+        let competitor = self.competitor(of, which);
         competitor.served = before.saturating_add(cost);
-        competitor.place = Place::Ready;
+        competitor.in_set = InSet::Ready;
         let served = competitor.served;
         let node = self.node(of);
-        node.ready.insert((served, who));
+        node.ready.insert((served, which));
         node.reached = node.reached.max(before);
     }
 
@@ -318,7 +319,7 @@ impl Tree {
         }
     }
 
-    fn remove(&mut self, index: u32) -> Option<(u32, Ticks)> {
+    fn remove(&mut self, index: u32) -> Option<(GroupId, Ticks)> {
         let node = self.nodes.remove(index)?;
         if let Some(meter) = &node.meter {
             meter.end_waiting(self.moves);
@@ -373,7 +374,7 @@ impl Tree {
     }
 
     fn tidy_all(&mut self) {
-        let all: Vec<u32> = self.by_group.keys().copied().collect();
+        let all: Vec<GroupId> = self.by_group.keys().copied().collect();
         for group in all {
             // Perhaps it went with one of its children.
             if let Some(index) = self.by_group.get(&group) {

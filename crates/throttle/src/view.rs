@@ -3,6 +3,7 @@
 
 use crate::counts::GroupCounts;
 use crate::device::DeviceThrottle;
+use crate::group::GroupId;
 use crate::limits::{Direction, counted_at};
 use crate::rules::Path;
 use drystone_core::Bio;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The group that has it: the group itself or one above.
-    pub group: u32,
+    pub group: GroupId,
     /// Bytes a second.
     pub bps: Option<u64>,
     /// I/Os a second.
@@ -24,7 +25,7 @@ pub struct Bound {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Its number.
-    pub group: u32,
+    pub group: GroupId,
     /// What binds its reads.
     pub reads: Vec<Bound>,
     /// What binds whatever changes the device's data.
@@ -35,7 +36,7 @@ pub struct Bounds {
 /// stays when it is dropped.
 pub struct GroupCounter {
     device: Arc<DeviceThrottle>,
-    group: u32,
+    group: GroupId,
     counts: Arc<GroupCounts>,
 }
 
@@ -77,7 +78,7 @@ impl DeviceThrottle {
     }
 
     /// A counter for I/O of `group`, with one writer at a time. Takes a lock.
-    pub fn counter(self: &Arc<Self>, group: u32) -> GroupCounter {
+    pub fn counter(self: &Arc<Self>, group: GroupId) -> GroupCounter {
         GroupCounter { device: self.clone(), group, counts: self.counts(group) }
     }
 }

@@ -69,7 +69,7 @@ fn a_new_group_in_the_place_of_one_with_bios_that_wait_is_another() {
     };
     *bench.disk.hook.lock().unwrap() = Some(Box::new(replace));
     bench.submit(0, bio(Op::Read, old, 4096, 3));
-    let new = bench.groups.find("b").unwrap().id();
+    let new = bench.groups.find("b").unwrap().id().as_u32();
     bench.submit(0, bio(Op::Read, new, 4096, 4));
     bench.run(100 * MS, MS);
     let mut ended: Vec<u64> = bench.ended.iter().map(|(n, _)| *n).collect();

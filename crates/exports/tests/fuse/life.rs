@@ -63,7 +63,7 @@ fn requests_belong_to_the_group_of_whoever_opened() {
     let handle = u64_at(&opened, 0);
     kernel.call(READ, 1, &read(handle, 0, 512)).unwrap();
     kernel.call(WRITE, 1, &write(handle, 5, &[1; 3])).unwrap();
-    let group = groups.join("thousand").unwrap().id();
+    let group = groups.join("thousand").unwrap().id().as_u32();
     let of: Vec<_> = disk.counts.lock().unwrap().iter().map(|(.., group)| *group).collect();
     assert_eq!(of, [group; 3], "a read, and a write that reads first");
     kernel.call(SETATTR, 1, &setattr(1 << 3, 0)).unwrap();
@@ -75,7 +75,7 @@ fn requests_belong_to_the_group_of_whoever_opened() {
     let opened = kernel.call(OPEN, 1, &bytes![2_u32, 0_u32]).unwrap();
     kernel.call(READ, 1, &read(u64_at(&opened, 0), 0, 512)).unwrap();
     let last = disk.counts.lock().unwrap().last().unwrap().2;
-    assert_eq!(last, groups.join("all").unwrap().id(), "the next rule counts");
+    assert_eq!(last, groups.join("all").unwrap().id().as_u32(), "the next rule counts");
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Scene {
     pub(super) fn open(&self, spec: &DeviceSpec, at: OpenEnv) -> anyhow::Result<Opened> {
         let count = self.rules.groups(self.threads);
         let paths: Vec<String> = (0..count).map(|number| format!("g{number}")).collect();
-        let groups = paths.iter().map(|path| Ok(at.groups.create(path)?.id()));
+        let groups = paths.iter().map(|path| Ok(at.groups.create(path)?.id().as_u32()));
         let groups = groups.collect::<anyhow::Result<Vec<u32>>>()?;
         let device = open_device(spec, &at)?;
         if self.rules.apply() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use drystone_core::clock::Ns;
 use drystone_core::sync::Lock;
 use drystone_core::{Bio, Env};
-use drystone_throttle::{DeviceThrottle, GroupCounter, Throttle};
+use drystone_throttle::{DeviceThrottle, GroupCounter, GroupId, Throttle};
 
 use super::keeping::{Gate, Keeping};
 use super::queue::{Queue, direction};
@@ -65,14 +65,14 @@ impl Gate for MailedGate {
         if self.shared.device.epoch() != self.epoch {
             self.rebuild(env);
         }
-        let Some(group) = self.groups.get(bio.group) else { return Ok(()) };
+        let Some(group) = self.groups.get(GroupId::of(bio)) else { return Ok(()) };
         let Patched { device, queue } = &*self.shared;
         if group.has_rule[direction(bio)] {
             let mut queue = queue.lock(&env.locks);
             queue.refresh(device, &env.locks);
             queue.charge(bio, || now.unwrap_or_else(|| env.time.submit_time()))?;
         }
-        group.stats.get_or_insert_with(|| device.counter(bio.group)).count(bio);
+        group.stats.get_or_insert_with(|| device.counter(GroupId::of(bio))).count(bio);
         Ok(())
     }
 }

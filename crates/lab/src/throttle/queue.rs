@@ -8,7 +8,7 @@
 use drystone_core::clock::Ns;
 use drystone_core::sync::{Lock, LockCounters};
 use drystone_core::{Bio, Op};
-use drystone_throttle::{Bound, DeviceThrottle, GroupCounter, slot_of};
+use drystone_throttle::{Bound, DeviceThrottle, GroupCounter, GroupId};
 use std::sync::Arc;
 
 use super::slice::{SLICE_NS, Slice};
@@ -71,7 +71,7 @@ impl Queue {
     #[inline]
     pub(super) fn charge(&mut self, bio: &Bio, now: impl FnOnce() -> Ns) -> Result<(), Ns> {
         let direction = direction(bio);
-        match self.groups.get(bio.group) {
+        match self.groups.get(GroupId::of(bio)) {
             Some(group) if !group.bounds[direction].is_empty() => {
                 pay(&mut self.slices, &group.bounds[direction], bio, now())
             }
@@ -82,8 +82,8 @@ impl Queue {
     /// Count `bio`, which passes, under the lock of its group's statistics.
     #[inline]
     pub(super) fn count(&mut self, device: &Arc<DeviceThrottle>, locks: &LockCounters, bio: &Bio) {
-        if let Some(group) = self.groups.get(bio.group) {
-            let made = || Lock::new(STATS_LOCK, device.counter(bio.group));
+        if let Some(group) = self.groups.get(GroupId::of(bio)) {
+            let made = || Lock::new(STATS_LOCK, device.counter(GroupId::of(bio)));
             group.stats.get_or_insert_with(made).lock(locks).count(bio);
         }
     }
@@ -94,14 +94,14 @@ fn pay(slices: &mut [[Slice; 2]], bounds: &[Bound], bio: &Bio, now: Ns) -> Resul
     let direction = direction(bio);
     let mut wait = 0;
     for bound in bounds {
-        let slice = &mut slices[slot_of(bound.group)][direction];
+        let slice = &mut slices[bound.group.slot()][direction];
         wait = wait.max(slice.wait(now, (bound.bps, bound.iops), bytes));
     }
     if wait > 0 {
         return Err(now + wait.min(LONGEST_NS));
     }
     for bound in bounds {
-        slices[slot_of(bound.group)][direction].charge(now, (bound.bps, bound.iops), bytes);
+        slices[bound.group.slot()][direction].charge(now, (bound.bps, bound.iops), bytes);
     }
     Ok(())
 }

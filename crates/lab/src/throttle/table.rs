@@ -1,12 +1,9 @@
 //! Groups by their numbers.
 
-use drystone_throttle::{Bounds, slot_of};
-
-/// The root's number.
-const ROOT: u32 = 0;
+use drystone_throttle::{Bounds, GroupId};
 
 /// Something for each group that there is.
-pub(super) struct Table<G>(Vec<Option<(u32, G)>>);
+pub(super) struct Table<G>(Vec<Option<(GroupId, G)>>);
 
 impl<G> Default for Table<G> {
     fn default() -> Self {
@@ -21,8 +18,8 @@ impl<G> Table<G> {
     }
 
     #[inline]
-    pub(super) fn get(&mut self, group: u32) -> Option<&mut G> {
-        let place = self.0.get_mut(slot_of(group))?.as_mut();
+    pub(super) fn get(&mut self, group: GroupId) -> Option<&mut G> {
+        let place = self.0.get_mut(group.slot())?.as_mut();
         place.filter(|(id, _)| *id == group).map(|(_, value)| value)
     }
 
@@ -32,10 +29,10 @@ impl<G> Table<G> {
         all: Vec<Bounds>,
         mut make: impl FnMut(Bounds, Option<G>) -> G,
     ) {
-        let root = Bounds { group: ROOT, reads: Vec::new(), writes: Vec::new() };
+        let root = Bounds { group: GroupId::ROOT, reads: Vec::new(), writes: Vec::new() };
         let mut before = std::mem::take(self);
         for bounds in std::iter::once(root).chain(all) {
-            let (id, slot) = (bounds.group, slot_of(bounds.group));
+            let (id, slot) = (bounds.group, bounds.group.slot());
             if self.0.len() <= slot {
                 self.0.resize_with(slot + 1, || None);
             }

@@ -38,7 +38,7 @@ const WITHIN_NS: u64 = 2_000_000_000;
 /// The groups that a start has; their numbers.
 pub(super) fn make_groups(stack: &LiveStack) -> Vec<u32> {
     let made = PATHS[..3].iter().filter_map(|path| stack.groups().create(path).ok());
-    made.map(|group| group.id()).collect()
+    made.map(|group| group.id().as_u32()).collect()
 }
 
 /// The fiber that makes the changes.
@@ -277,7 +277,7 @@ impl Control {
             return self.count(if done { "group removed" } else { "group not removed" });
         }
         if let Ok(group) = groups.create(path) {
-            self.start.groups.borrow_mut().push(group.id());
+            self.start.groups.borrow_mut().push(group.id().as_u32());
             self.count("group created");
         }
     }

@@ -12,9 +12,10 @@ use super::visited::Visited;
 use crate::counts::GroupCounts;
 use crate::credit::LocalCredit;
 use crate::device::DeviceThrottle;
+use crate::group::GroupId;
 use crate::lane::Lane;
 use crate::limits::{Direction, counted_at};
-use crate::rules::{Path, Rules, slot_of};
+use crate::rules::{Path, Rules};
 use drystone_core::Bio;
 use drystone_core::clock::Ns;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl Side {
 
 /// A group as this channel uses it.
 pub(super) struct Entry {
-    group: u32,
+    group: GroupId,
     counts: Arc<GroupCounts>,
     sides: [Side; 2],
 }
@@ -143,15 +144,15 @@ pub(super) struct Entries {
 impl Entries {
     /// The entry of `group`, if it has one.
     #[inline(always)]
-    pub(super) fn find(&mut self, group: u32) -> Option<&mut Entry> {
-        let entry = self.current.get_mut(slot_of(group))?.as_deref_mut()?;
+    pub(super) fn find(&mut self, group: GroupId) -> Option<&mut Entry> {
+        let entry = self.current.get_mut(group.slot())?.as_deref_mut()?;
         (entry.group == group).then_some(entry)
     }
 
     /// The entry of `group`, made if need be. `None` if `rules` have no such group.
     pub(super) fn find_or_make(
         &mut self,
-        group: u32,
+        group: GroupId,
         rules: &Rules,
         device: &DeviceThrottle,
     ) -> Option<&mut Entry> {
@@ -161,9 +162,9 @@ impl Entries {
         self.find(group)
     }
 
-    fn make(&mut self, group: u32, rules: &Rules, device: &DeviceThrottle) -> Option<()> {
+    fn make(&mut self, group: GroupId, rules: &Rules, device: &DeviceThrottle) -> Option<()> {
         let ruled = rules.get(group)?;
-        let slot = slot_of(group);
+        let slot = group.slot();
         if self.current.len() <= slot {
             self.current.resize_with(slot + 1, || None);
         }
@@ -207,17 +208,17 @@ impl Entries {
         rules: &Rules,
         visited: &mut Visited,
     ) -> &mut Entry {
-        let direction = Direction::of(bio);
-        let former = self.former.iter_mut().position(|entry| entry.group == bio.group);
+        let (group, direction) = (GroupId::of(bio), Direction::of(bio));
+        let former = self.former.iter_mut().position(|entry| entry.group == group);
         let entry = match former {
             Some(at) => Some(&mut self.former[at]),
-            None => self.find(bio.group),
+            None => self.find(group),
         };
         let entry = entry.expect("it stays while bios of it wait");
         let side = entry.side(direction);
         visited.take(&side.path.as_ref().expect("something limited it").lane);
         side.waiting -= 1;
-        if side.waiting == 0 && rules.path(bio.group, direction).is_none() {
+        if side.waiting == 0 && rules.path(group, direction).is_none() {
             *side = Side::new(None);
         }
         entry

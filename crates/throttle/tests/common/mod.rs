@@ -158,7 +158,7 @@ impl Bench {
     }
 
     pub fn group(&self, path: &str) -> u32 {
-        self.groups.create(path).unwrap().id()
+        self.groups.create(path).unwrap().id().as_u32()
     }
 
     pub fn set(&self, path: &str, change: Change) {

@@ -406,7 +406,7 @@ impl Mount {
     pub(super) fn open(&self, index: usize, uid: u32, user: &LockCounters) -> u64 {
         let shared = &self.volumes[index];
         let member = shared.volume.membership.of([], || Some(uid));
-        let group = member.id();
+        let group = member.id().as_u32();
         let handle = Handle { _client: shared.volume.clients.enter(), _member: member };
         let number = self.handles.lock(user).insert(handle);
         handle_in(group) | u64::from(number)
@@ -414,7 +414,7 @@ impl Mount {
 
     /// The throttle group that user `uid` has with volume `index`.
     pub(super) fn group_for(&self, index: usize, uid: u32) -> u32 {
-        self.volumes[index].volume.membership.of([], || Some(uid)).id()
+        self.volumes[index].volume.membership.of([], || Some(uid)).id().as_u32()
     }
 
     /// A handle was closed for the last time.

@@ -95,7 +95,7 @@ fn measure(sheet: &Sheet, steps: Steps) -> anyhow::Result<Taken> {
     let spec = DeviceSpec::parse(text, Path::new("/"));
     let spec = spec.map_err(|report| anyhow!(report.render(false)))?;
     let device = open_device(&spec, &at)?;
-    let group = |path: &&'static str| Ok((*path, at.groups.create(path)?.id()));
+    let group = |path: &&'static str| Ok((*path, at.groups.create(path)?.id().as_u32()));
     let groups = sheet.groups.iter().map(group).collect::<anyhow::Result<Vec<_>>>()?;
     let limit = |change: &Change| at.groups.set_max(sheet.limited, &spec.name, change);
     limit(&sheet.limits)?;

@@ -60,7 +60,7 @@ impl OpenExport {
         let member = volume.membership.of(peer.names(), || peer.origin().uid());
         let device = cx.open(&volume.device).ok()?;
         pool.priority = volume.priority;
-        pool.join(&volume.device, member.id());
+        pool.join(&volume.device, member.id().as_u32());
         // An operation may be under way for each request of both windows.
         let places = 2 * settings.max_in_flight.min(PLACES_MAX) as usize;
         let write_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
