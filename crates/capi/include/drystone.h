@@ -13,7 +13,7 @@
  * Errors
  *   Functions that can fail return a negative errno. drystone_last_error() then gives one sentence that says
  *   what was wrong and where. An I/O that fails has its negative errno in its completion.
- *   What is said here holds for all functions, and is not repeated below:
+ *   These rules hold for all functions, and are not repeated below:
  *     -EINVAL           a pointer is NULL, or out of line, where that is not permitted in words; a text is not
  *                       UTF-8; an array has more than INT_MAX elements
  *     -EPERM            this is a child of fork(2), and the stack or context is its parent's
@@ -33,8 +33,8 @@
  *   -EPERM, also those that close them, and the parent goes on as if there were no child. It may open stacks of its
  *   own. A child that shares its parent's memory (vfork(2), clone(2) with CLONE_VM) must make no call.
  *
- * What blocks
- *   Submitting, reaping and polling never wait. What else may wait says so, and for how long.
+ * Blocking
+ *   Submitting, reaping and polling never wait. Any other function that may wait says so, and for how long.
  *
  * Signals
  *   Threads of the library take none. A write past the process's limit of file size (RLIMIT_FSIZE) raises SIGXFSZ in the
@@ -129,7 +129,7 @@ struct drystone_completion {
 	uint32_t reserved;
 };
 
-/* What a device is, as of now. */
+/* A device, as of now. */
 struct drystone_device_info {
 	uint64_t size;			/* may grow */
 	uint64_t max_discard;		/* most bytes of a discard below; 0: there is none */
@@ -158,7 +158,7 @@ uint32_t drystone_abi_version(void);
 const char *drystone_version(void);
 
 /*
- * What was wrong with the latest call that failed on this thread, in one sentence or more; "" if none has. Never NULL.
+ * The fault of the latest call that failed on this thread, in one sentence or more; "" if none has. Never NULL.
  * Lives until this thread's next call that fails, or its end.
  */
 const char *drystone_last_error(void);
@@ -267,7 +267,7 @@ int drystone_context_group(drystone_context *context, const char *path);
 int drystone_context_memory(drystone_context *context, size_t size, void **memory);
 
 /*
- * Submit I/Os, all or none. Never waits. What belongs together goes into one call: neighbours merge, and the clock is
+ * Submit I/Os, all or none. Never waits. I/Os that belong together go into one call: neighbours merge, and the clock is
  * read once. I/Os may complete in any order; what a device refuses completes with an errno.
  *
  * `count` (which may be 0, and `ios` NULL then), or -EINVAL if one of them makes no sense (the message says which): no such

@@ -51,7 +51,7 @@ pub struct Completion {
     pub reserved: u32,
 }
 
-/// What a device is: `struct drystone_device_info`.
+/// The description of a device: `struct drystone_device_info`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Info {

@@ -1,9 +1,9 @@
 //! The functions of `include/drystone.h`. Each only makes Rust of its arguments, within
-//! [`guarded`]; the header says what it does and for whom.
+//! [`guarded`]; the header says what it does and which thread may call it.
 //!
 //! Invariants:
-//! - What C holds as `drystone_stack *` is an `Arc<Stack>` that was released, and as
-//!   `drystone_context *` a `Box<Cell>`; they are taken back by the closing functions alone.
+//! - A `drystone_stack *` of C is an `Arc<Stack>` that was released, and a `drystone_context *` a
+//!   `Box<Cell>`; they are taken back by the closing functions alone.
 //! - The queue of a cell is touched only by the one thread at a time that may call functions on a
 //!   context; its waker by any.
 
@@ -21,7 +21,7 @@ use crate::fork::{self, Maker};
 use crate::queue::{Queue, Wake};
 use crate::stack::Stack;
 
-/// What `drystone_context *` points to.
+/// The target of a `drystone_context *`.
 pub struct Cell {
     /// Only a call that has raised `entered` may refer to it.
     queue: UnsafeCell<Queue>,

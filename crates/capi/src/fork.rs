@@ -12,8 +12,8 @@ use crate::failure::{Failure, Result};
 /// How many forks lie between the process that used the library first and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// What the C library calls in the child of each fork (`pthread_atfork(3)`). Only what a signal
-/// handler may do is permitted there.
+/// The function that the C library calls in the child of each fork (`pthread_atfork(3)`). Only what
+/// a signal handler may do is permitted there.
 pub(crate) extern "C" fn in_child() {
     // The child has one thread; everybody it starts later sees this.
     FORKS.fetch_add(1, Relaxed);

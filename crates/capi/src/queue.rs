@@ -29,7 +29,7 @@ const IDLE_MAX: usize = 4096;
 /// Most pieces of memory of one I/O (`IOV_MAX`).
 const VECTORS_MAX: u32 = 1024;
 
-/// What other threads may do with a context.
+/// The part of a context that other threads may use.
 pub struct Wake {
     handle: Arc<Handle>,
     asked: AtomicBool,
@@ -97,7 +97,7 @@ impl Queue {
         })
     }
 
-    /// What other threads may use.
+    /// The part that other threads may use.
     pub fn waker(&self) -> Arc<Wake> {
         self.wake.clone()
     }
@@ -147,7 +147,7 @@ impl Queue {
         Ok(number as u32)
     }
 
-    /// What is submitted from now on belongs to a throttle group.
+    /// I/O that is submitted from now on belongs to a throttle group.
     ///
     /// # Errors
     /// ENOENT if there is no such group.
@@ -351,7 +351,7 @@ impl Queue {
         taken
     }
 
-    /// What was reaped from the context and not yet by the program shows at the descriptor.
+    /// The descriptor shows bios that were reaped from the context and not yet by the program.
     #[inline]
     fn show_ready(&self) {
         if self.has_event && !self.ready.is_empty() {

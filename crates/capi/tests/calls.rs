@@ -1,4 +1,4 @@
-//! What the functions of the header promise, called as C calls them.
+//! Promises of the header's functions, called as C calls them.
 //!
 //! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
 //! call, handles are open, and buffers outlive their context, which is closed before them or waits
@@ -43,7 +43,7 @@ fn bad_stacks_are_refused_with_their_place() {
     assert_eq!((given, last_error().as_str()), (-22, "path is no UTF-8 text: see its byte 0"));
 }
 
-/// What C has no handle of it could never close.
+/// C could never close a thing that it has no handle of.
 #[test]
 fn without_a_place_for_the_result_nothing_is_opened() {
     let text = CString::new(RAM).unwrap();
@@ -204,7 +204,7 @@ fn a_stack_with_contexts_stays_open() {
     drop(context);
 }
 
-/// What a suspended volume keeps would never end.
+/// I/O that a suspended volume keeps would never end.
 #[test]
 fn a_context_of_a_suspended_volume_is_closed() {
     let stack = Stack::open(LINEAR);
@@ -325,7 +325,7 @@ fn polled_io_is_found_by_polling_and_by_waiting() {
     assert_ne!(unsafe { drystone_context_timeout(context.raw) }, 0);
     assert_eq!(context.wait(1, FOREVER), [(1, 0)]);
     assert_eq!(context.submit(&[polled]), 1);
-    // What the one look of a close finds has ended in time.
+    // I/O that the one look of a close finds has ended in time.
     assert_eq!(context.close(0), 0);
 }
 
@@ -373,14 +373,14 @@ fn what_is_part_of_something_is_only_read() {
     }
 }
 
-/// A context belongs to one thread at a time. Who calls it while another does is told, and touches
-/// nothing.
+/// A context belongs to one thread at a time. A thread that calls it while another does is told,
+/// and touches nothing.
 #[test]
 fn a_second_thread_is_refused_by_a_context_in_use() {
     let stack = Stack::open(LINEAR);
     let mut context = stack.context();
     context.device("v");
-    // What a suspended volume keeps is waited for until somebody wakes the waiting thread.
+    // The thread waits for I/O that a suspended volume keeps, until another thread wakes it.
     stack.control("{\"command\":\"suspend\",\"arguments\":{\"device\":\"v\"}}");
     let mut memory = vec![0u8; 512];
     assert_eq!(context.submit(&[io(1, 0, &mut memory)]), 1);

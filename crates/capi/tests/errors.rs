@@ -1,5 +1,5 @@
-//! What the header says of errors, sentence by sentence: wrong pointers, wrong texts, what has no
-//! length, children of fork.
+//! The header's sentences on errors, one by one: wrong pointers, wrong texts, what has no length,
+//! children of fork.
 //!
 //! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
 //! call, handles are open or NULL, and buffers outlive their context.
@@ -20,7 +20,7 @@ use drystone_capi::stack::Stack as RawStack;
 /// A call by its name, and what it gave.
 type Given = (&'static str, i64);
 
-/// What every function gives that takes a stack.
+/// The result of every function that takes a stack.
 fn on_stack(stack: *const RawStack) -> Vec<Given> {
     let (name, mut info) = (c"d".as_ptr(), Info::default());
     let (attribute, mut context) = (c"size".as_ptr(), null_mut());
@@ -36,7 +36,7 @@ fn on_stack(stack: *const RawStack) -> Vec<Given> {
     }
 }
 
-/// What every function gives that takes a context, but for the one that closes it.
+/// The result of every function that takes a context, but for the one that closes it.
 fn on_context(context: *mut Cell) -> Vec<Given> {
     let mut done = [Completion::default(); 1];
     let (place, mut memory) = (done.as_mut_ptr().cast(), null_mut());
@@ -189,7 +189,7 @@ fn what_fails_gives_nothing() {
 fn in_child(child: impl FnOnce() -> bool) -> bool {
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // What hangs is killed.
+        // A child that hangs is killed.
         unsafe { libc::alarm(60) };
         let is_right = catch_unwind(AssertUnwindSafe(child)).unwrap_or(false);
         unsafe { libc::_exit(i32::from(!is_right)) };
@@ -223,7 +223,8 @@ fn a_child_of_fork_is_refused_and_its_parent_goes_on() {
     assert_eq!(context.run(&[Io { device: slow, ..io(2, 0, &mut memory) }]), [(2, 0)]);
 }
 
-/// What the child opens itself is as good as anybody's, and is refused to its own children in turn.
+/// A stack that the child opens itself is as good as any other, and is refused to its own children
+/// in turn.
 #[test]
 fn a_child_of_fork_may_open_a_stack_of_its_own() {
     let folder = tempfile::tempdir().unwrap();

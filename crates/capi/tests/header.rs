@@ -53,7 +53,7 @@ fn constants() -> Vec<(String, u64)> {
     ops.chain(flags).chain(classes).chain(features).chain(own).collect()
 }
 
-/// What the C program is to print, line by line.
+/// The lines that the C program is to print.
 fn expected() -> Vec<String> {
     let mut lines = Vec::new();
     for (name, size, fields) in layouts() {
@@ -159,7 +159,7 @@ macro_rules! c_types {
     };
 }
 
-// What is a handle to C is not `const` there, whatever the library does with it.
+// A handle of C is not `const` there, whatever the library does with it.
 c_types! {
     i32 => "int",
     u32 => "uint32_t",

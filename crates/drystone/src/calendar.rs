@@ -1,4 +1,4 @@
-//! What of a stack is judged by today's date.
+//! The checks of a stack that depend on today's date.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -371,15 +371,15 @@ mod tests {
         }
     }
 
-    /// What `drystone serve` with these words would serve, in a folder that has the default
-    /// stack's; or why it refuses.
+    /// The stack that `drystone serve` with these words would serve, in a folder that has the
+    /// default stack's; or why it refuses.
     fn planned(words: &[&str], folder: &Path) -> Result<String, Failure> {
         let cli = Cli::try_parse_from([&["drystone", "serve"], words].concat());
         let cli = cli.map_err(|error| Failure::Usage(error.to_string()))?;
         let Command::Serve(args) = cli.command else { panic!("serve was written") };
         let options = args.options()?;
         let stack = crate::serve::planned_in(&|| Ok(folder.to_owned()), &options)?;
-        // What the last two do, `tests/serve.rs` holds.
+        // `tests/serve.rs` holds the effects of the last two.
         let told = (options.json, options.quiet);
         let served = (stack.name, stack.server, stack.devices, stack.exports);
         Ok(format!("{served:?} {told:?}"))

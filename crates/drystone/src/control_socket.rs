@@ -323,7 +323,7 @@ mod tests {
         answer.trim_end().to_owned()
     }
 
-    /// The place of a client to whom something was said. Not the first.
+    /// The place of a client that was told something. Not the first.
     fn the_one_that_hears(clients: &mut [BufReader<UnixStream>]) -> usize {
         let mut has_heard = |at: &usize| {
             let client = &mut clients[*at];

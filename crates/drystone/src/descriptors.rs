@@ -1,4 +1,4 @@
-//! How many file descriptors the process may have, and who gets them.
+//! How many file descriptors the process may have, and which part gets how many.
 //!
 //! The soft limit is there for programs that use select(2), which ends at 1024; this one does not.
 //! So it is raised to the hard limit at the start. A part stays for others than NBD clients: the
@@ -31,7 +31,7 @@ pub fn max_of_clients(limit: u64) -> i32 {
     i32::try_from(limit - reserve).unwrap_or(i32::MAX)
 }
 
-/// What to say of a stack whose `max_connections` do not fit the limit, if they do not.
+/// A sentence on a stack whose `max_connections` do not fit the limit; `None` if they do.
 pub fn shortage(stack: &StackSpec, threads: u32, limit: u64) -> Option<String> {
     let listeners = stack.listeners();
     let negotiating = HANDSHAKES_MAX as u64 * u64::from(threads);

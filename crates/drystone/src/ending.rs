@@ -1,9 +1,9 @@
 //! How the process is to end: whether it was asked to, and what must be taken away before it does.
 //!
 //! Invariants:
-//! - What others can see of the process (a socket, a mount, a loop device) is made while
-//!   [`Ending::making`] holds the process, and by the end of that it is said how it is taken away:
-//!   a process that ends in a hurry waits for it, so nothing is left that nobody knew of.
+//! - Things of the process that others can see (a socket, a mount, a loop device) are made while
+//!   [`Ending::making`] holds the process, and by the end of that it is said how each is taken
+//!   away: a process that ends in a hurry waits for it, so nothing unknown is left.
 //! - That wait is bounded: a second signal ends a process also when what it makes does not come
 //!   about, or what it takes away does not go.
 
@@ -71,8 +71,8 @@ impl Ending {
     }
 
     /// Takes everything away, the latest first, as soon as nothing is being made any more. While
-    /// what is returned lives nothing more is made. What takes too long is not waited for: to
-    /// detach a loop device is to write back what it has, to a server that may not answer.
+    /// what is returned lives nothing more is made. A step that takes too long is not waited for:
+    /// to detach a loop device is to write back what it has, to a server that may not answer.
     pub fn leave(&self) -> impl Sized + '_ {
         let making = self.wait_for_makers();
         let (done, is_done) = channel();

@@ -15,12 +15,12 @@ pub enum Failure {
     Usage(String),
     /// Like [`Failure::Refused`], already drawn in full.
     Report(String),
-    /// What was asked is answered by the exit status; the text, which may be empty, says why.
+    /// The exit status answers the question; the text, which may be empty, says why.
     Status(u8, String),
 }
 
 impl Failure {
-    /// What it says, without the word that it begins with.
+    /// Its text, without the word that it begins with.
     pub fn sentence(&self) -> String {
         let text = self.to_string();
         text.strip_prefix("error: ").unwrap_or(&text).to_owned()

@@ -11,7 +11,7 @@ use crate::client::{Client, read};
 use crate::failure::Failure;
 use crate::output;
 
-/// What can be done with groups.
+/// The commands on groups.
 #[derive(Debug, Subcommand)]
 pub enum GroupCommand {
     /// Make a group without limits

@@ -1,4 +1,4 @@
-//! What a process does that writes for its own machine: pages may be written back through it
+//! The duty of a process that writes for its own machine: pages may be written back through it
 //! exactly when memory is short, so it must not wait for memory that only it can make free.
 
 use std::io;
@@ -11,11 +11,10 @@ use rustix::thread::{CapabilitySet, capabilities};
 /// `PR_SET_IO_FLUSHER`), and stays in memory as soon as it was there, as far as it may be. Before
 /// threads are made, which have it from the one that makes them.
 ///
-/// # Errors
-/// When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which root has
-/// but in many containers. All else is done. Without it the page cache of a mount by an ordinary
-/// user is bounded by the kernel (`max_ratio` of its bdi); who mounts a file system on a loop
-/// device is to be told.
+/// # Errors When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which
+/// root has but in many containers. All else is done. Without it the page cache of a mount by an
+/// ordinary user is bounded by the kernel (`max_ratio` of its bdi); a user that mounts a file
+/// system on a loop device is to be told.
 pub fn become_one() -> io::Result<()> {
     let flusher = configure_io_flusher_behavior(true);
     // With a limit that is far it would be locked now, and later memory be refused.

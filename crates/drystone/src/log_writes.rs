@@ -210,7 +210,8 @@ fn list_json(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
     output::print_json(&json!({ "sector_bytes": sector_bytes, "entries": entries })).map(drop)
 }
 
-/// What a log is replayed to: locked as a served file is, so that nobody else writes it meanwhile.
+/// The target that a log is replayed to: locked as a served file is, so that nobody else writes it
+/// meanwhile.
 struct Target<'a> {
     /// `None` only while a command checks it, which may lock it.
     opened: Option<OfflineFile>,

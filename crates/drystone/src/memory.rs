@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// What clients may have at least where the stack file does not say it.
+/// The memory that clients may have at least where the stack file does not say it.
 const LEAST: u64 = 256 << 20;
 
 /// Bytes that buffers of NBD clients' requests may take together where the stack file does not say

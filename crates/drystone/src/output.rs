@@ -23,7 +23,7 @@ pub fn print(text: &str) -> Result<bool, Failure> {
     written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-/// What came of writing to standard output, as [`print()`] tells it.
+/// The outcome of writing to standard output, as [`print()`] tells it.
 pub fn written(result: io::Result<()>) -> Result<bool, Failure> {
     match result {
         Ok(()) => Ok(true),

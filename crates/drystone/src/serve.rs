@@ -22,7 +22,7 @@ use crate::server_handle::{ServerHandle, StopMode};
 use crate::signals::StopSignal;
 use crate::stop_limit::{FLUSH_LIMIT, STOP_LIMIT};
 
-/// What `drystone serve` was asked for.
+/// The options of `drystone serve`.
 #[derive(Debug, Clone, Default)]
 pub struct ServeOptions {
     /// The stack file; `None` serves the embedded default stack.
@@ -116,8 +116,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
 
 /// The stack that is to be served, with all that the options say of it.
 ///
-/// # Errors
-/// What is wrong with the stack, or does not go with it.
+/// # Errors A fault of the stack, or an option that does not go with it.
 pub fn planned(options: &ServeOptions) -> Result<StackSpec, Failure> {
     planned_in(&current_folder, options)
 }
@@ -276,7 +275,7 @@ fn server_info(stack: &StackSpec) -> ServerInfo {
     }
 }
 
-/// What `serve --json` prints, in one line: all that a script needs to reach the server.
+/// The output of `serve --json`, in one line: all that a script needs to reach the server.
 fn ready_json(
     server: &ServerInfo,
     control: &Path,
@@ -294,7 +293,7 @@ fn ready_json(
     format!("{told}\n")
 }
 
-/// What `serve` prints: each URI on a line of its own, and commands to try.
+/// The output of `serve`: each URI on a line of its own, and commands to try.
 fn announcement(stack: &StackSpec, uris: &[String], control: &Path, is_quiet: bool) -> String {
     let mut out = format!("serving stack {}\n", one_line(&stack.name));
     out.push_str(&format!("control socket {}\n", one_line(&control.display().to_string())));
@@ -318,7 +317,7 @@ fn announcement(stack: &StackSpec, uris: &[String], control: &Path, is_quiet: bo
 fn hints(uris: &[String]) -> Vec<String> {
     let mut hints = Vec::new();
     if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbds")) {
-        // What the client has of certificates, and the name in the server's, are not known here.
+        // The client's certificates, and the name in the server's, are not known here.
         let uri = one_line(uri);
         let sign = if uri.contains('?') { '&' } else { '?' };
         hints.push(format!("nbdinfo '{uri}{sign}tls-certificates=FOLDER'"));

@@ -44,7 +44,7 @@ pub struct Server {
     /// Clients may have come, and written.
     lets_in: bool,
     locks: Arc<LockCounters>,
-    /// What buffers of NBD clients' requests are taken from.
+    /// The pool that buffers of NBD clients' requests are taken from.
     budget: Arc<Budget>,
     /// The lowest number of a descriptor that no client gets.
     descriptors_max: i32,
@@ -55,8 +55,8 @@ pub struct Server {
 
 /// Opens the devices and starts the exports of a stack.
 ///
-/// # Errors
-/// What could not be opened or bound; then nothing is left running.
+/// # Errors A device that cannot be opened or an address that cannot be bound; then nothing is left
+/// running.
 pub fn start(stack: &StackSpec, ending: &Ending) -> anyhow::Result<Box<dyn ServerHandle>> {
     start_by(stack, ending, SystemClock::new())
 }
@@ -77,8 +77,8 @@ impl Server {
     /// Opens the stack's devices, starts the data threads, and lets clients in; as little of that
     /// as is left to do once `ending` is asked for. All goes by `clock`.
     ///
-    /// # Errors
-    /// What could not be opened or bound; then nothing is left running and no socket is left.
+    /// # Errors A device that cannot be opened or an address that cannot be bound; then nothing is
+    /// left running and no socket is left.
     pub fn start(spec: &StackSpec, ending: &Ending, clock: Arc<dyn Clock>) -> anyhow::Result<Self> {
         let threads = data_threads(spec.server.threads);
         let at = OpenEnv::new(threads, clock);
@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// What the stripe caches of its arrays have counted, all together.
+    /// The counts of the stripe caches of its arrays, all together.
     pub fn array_counts(&self) -> ShardCounts {
         let mut sum = ShardCounts::default();
         for live in self.stack.devices() {
@@ -247,7 +247,7 @@ impl ServerHandle for Server {
         let mut room = Room::default();
         room.look(&self.stack);
         let _standstill = (mode == StopMode::Drain).then(|| self.limit_standstill(room));
-        // Before anybody is waited for, who may himself wait for a limit, or for a suspended
+        // Before any user is waited for: that user may itself wait for a limit, or for a suspended
         // volume.
         self.stack.stop();
         self.front_ends.iter_mut().for_each(|front_end| front_end.close());
@@ -256,7 +256,7 @@ impl ServerHandle for Server {
             left = left.and(front_end.end());
         }
         if let Err(why) = &left {
-            // What is not unmounted is served until nobody has it open.
+            // A file that is not unmounted is served until nobody has it open.
             output::warning(&format!("{why:#}"));
         }
         // All users of files have ended, so this cuts off nobody who could still save anything.
@@ -278,7 +278,7 @@ fn or_without_limit(started: io::Result<StopLimit>) -> Option<StopLimit> {
     started.inspect_err(without).ok()
 }
 
-/// What has been told of full disks that writes wait for.
+/// The messages so far about full disks that writes wait for.
 #[derive(Default)]
 struct Room {
     told: Vec<String>,

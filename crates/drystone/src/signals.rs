@@ -1,8 +1,8 @@
 //! SIGINT, SIGTERM and SIGHUP (the terminal has gone): the first asks for an orderly stop, the
 //! second ends the process at once.
 //!
-//! What follows the first within `TOGETHER` is the same wish: GNU `timeout` signals its child
-//! and then their whole group, a terminal and a script may do so too.
+//! A signal that follows the first within `TOGETHER` is the same wish: GNU `timeout` signals its
+//! child and then their whole group, a terminal and a script may do so too.
 //!
 //! Installing a handler replaces an inherited "ignore", so a server started in the background of a
 //! script stops like any other. But a user who ignores SIGHUP wants a server that outlives its
@@ -25,7 +25,7 @@ use crate::output;
 /// Signals this close to the first count as one with it.
 const TOGETHER: Duration = Duration::from_millis(300);
 
-/// What a signal means.
+/// The meaning of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reaction {
     /// Stop in order.
@@ -36,7 +36,7 @@ enum Reaction {
     Exit,
 }
 
-/// What a signal means that comes `since_first` after the first one; `None`: it is the first.
+/// The meaning of a signal that comes `since_first` after the first one; `None`: it is the first.
 fn reaction(since_first: Option<Duration>) -> Reaction {
     match since_first {
         None => Reaction::Ask,

@@ -3,9 +3,9 @@
 //! While somebody has a file of the server open the stop waits for him as long as he likes, for he
 //! may be saving what he has; but not while his I/O hangs: that is a standstill, when I/O is in
 //! flight and none of any device ends. A flush may take long, for the host writes all that its page
-//! cache has of the file before it ends, and whoever unmounts a file system waits for just that.
-//! Once no file is open any more all that is left has a limit, a last flush one of its own. While
-//! writes wait for room nothing is given up: somebody has to make room.
+//! cache has of the file before it ends, and a program that unmounts a file system waits for just
+//! that. Once no file is open any more all that is left has a limit, a last flush one of its own.
+//! While writes wait for room nothing is given up: somebody has to make room.
 
 use std::io;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What standard error is connected to.
+//! The kind of file that standard error is connected to.
 
 use std::io::{self, IsTerminal};
 

@@ -4,8 +4,8 @@
 //! - At most one server has a path: while a server decides whether what is there is stale, and
 //!   until it listens, it holds the lock of a file beside the path (`Lock`).
 //! - That file belongs to the user of the server and has mode 0600, so that no other user can hold
-//!   its lock. What others may open, the folder for example, is not locked, because a user who can
-//!   open a file can also lock it.
+//!   its lock. A file that others may open, the folder for example, is not locked, because a user
+//!   who can open a file can also lock it.
 //! - A socket has the mode that was asked for from the moment when it is there. No mode is changed
 //!   by path, which might lead to another file by then.
 //! - A path is removed only while the socket that was made there is still there.
@@ -24,7 +24,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 /// How often and how long to wait for another server that is starting at the same path.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
-/// What the name of a lock file has after that of its socket.
+/// The ending of a lock file's name, after the name of its socket.
 const LOCK_ENDING: &str = ".lock";
 
 /// A path with the inode of the socket that was made there.
@@ -252,7 +252,7 @@ mod tests {
         OpenOptions::new().write(true).create_new(true).mode(0o644).open(&lock).unwrap();
         refused("can be opened by other users");
         fs::remove_file(&lock).unwrap();
-        // What a killed server has left is taken over.
+        // Files that a killed server has left are taken over.
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&lock).unwrap();
         let _listener = bind(&path, 0o600, "wait").unwrap();
         assert!(!lock.exists());

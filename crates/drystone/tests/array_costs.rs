@@ -1,5 +1,5 @@
-//! What an I/O of an array costs in the steady state, by what is counted: allocations, locks, and
-//! I/O of the members, which complete in the call.
+//! Costs of an I/O of an array in the steady state, as counts: allocations, locks, and I/O of the
+//! members, which complete in the call.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
@@ -57,7 +57,7 @@ impl Case {
     }
 }
 
-/// What was counted so far.
+/// The counts so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     allocations: u64,
@@ -119,7 +119,7 @@ impl Bench {
         }
     }
 
-    /// What an I/O in each row costs, once everything has been used a few times.
+    /// The costs of an I/O in each row, once everything has been used a few times.
     fn costs(&mut self, bio: Box<Bio>, case: &Case) -> Counts {
         let mut bios = BioList::new();
         bios.push(bio);

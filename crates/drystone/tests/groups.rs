@@ -35,7 +35,7 @@ nbd = "unix:log.sock"
 clients = { "uid:UID" = "tenants/b" }
 "#;
 
-/// What no refused command changes.
+/// The state that no refused command changes.
 const STATE: &[&[&str]] = &[&["group", "list"]];
 
 /// How long a server may take for what has happened to it.

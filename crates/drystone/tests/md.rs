@@ -47,7 +47,7 @@ fn folder_with(sizes: &[u64]) -> TempDir {
     folder
 }
 
-/// What would be started of these files.
+/// The start that these files permit.
 fn start(folder: &Path, names: &[&str]) -> Result<Start, String> {
     let candidate = |name: &&str| {
         let file = fs::File::open(folder.join(name)).unwrap();
@@ -206,7 +206,7 @@ fn an_array_that_was_made_in_part_is_not_whole() {
     let path = folder.path();
     done(path, "create -l 5 -n 3 --assume-clean d0 d1 d2");
     assert_eq!(start(path, &["d0", "d1", "d2"]), Ok(Start::Whole));
-    // Superblocks come last: whoever has none is no member.
+    // Superblocks come last: a device that has none is no member.
     for (name, wanted) in [("d2", "2 of 3 members are there"), ("d1", "1 of 3 members can be used")]
     {
         let file = fs::File::options().write(true).open(path.join(name)).unwrap();
@@ -234,7 +234,7 @@ fn members_of_linux_are_shown_as_mdadm_shows_them() {
     assert!(text(&output.stdout).contains(" - expected "), "{}", text(&output.stdout));
 }
 
-/// What a superblock says of places is only shown, whatever it is.
+/// Places in a superblock are only shown, whatever they are.
 #[test]
 fn places_that_no_device_has_are_shown_all_the_same() {
     let folder = folder_with(&[8 * MIB; 3]);
@@ -318,7 +318,7 @@ fn check_tells_the_size_of_arrays() {
     fs::write(folder.path().join("s.toml"), drystone_stack::DEFAULT_STACK).unwrap();
     let mut command = common::program(folder.path());
     let told = common::good(&["check"], command.args(["check", "s.toml"]).output().unwrap());
-    // What three of four members of 4 GiB hold beside superblock and bitmap, as `create` has it.
+    // The data of three of four members of 4 GiB, beside superblock and bitmap, as `create` has it.
     let sized: Vec<&str> = told.lines().filter(|line| line.contains("array  raid5")).collect();
     assert!(sized[0].contains("KiB  4 members") || sized[0].contains("MiB  4 members"), "{told}");
 }
@@ -358,7 +358,7 @@ fn superblocks_are_told_as_json() {
     assert_eq!(counted, (&(4 * MIB).into(), &1.into()), "{bitmap}");
     let list = &json("--badblocks d0")["devices"][0];
     assert_eq!(list["bad_blocks"], serde_json::json!([]), "{list}");
-    // What can be shown is shown, and what cannot is the failure.
+    // A member that can be shown is shown, and one that cannot is the failure.
     fs::write(folder.path().join("blank"), vec![0; 65536]).unwrap();
     let output = md(folder.path(), "examine --json blank d2");
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

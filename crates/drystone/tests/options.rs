@@ -137,7 +137,7 @@ const VALUES: &[(&str, &str)] = &[
 
 const SAMPLE_UUID: &str = "0a0b0c0d:11223344:55667788:99aabbcc";
 
-/// What is honoured where it takes too long, or a machine of another kind, to be seen here: the
+/// Options whose effect takes too long, or a machine of another kind, to be seen here: the
 /// beginning of the form, the option, and the file that has it, a test's if one can hold it, with
 /// words that stand there.
 const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
@@ -149,7 +149,8 @@ const HELD_ELSEWHERE: &[(&str, &str, &str, &str)] = &[
     ("bench", "json", "crates/drystone/tests/cli.rs", "\"--json\", \"b.json\""),
 ];
 
-/// What is walked elsewhere: `serve`, and the commands that hand over to programs of their own.
+/// Commands that are walked elsewhere: `serve`, and the commands that hand over to programs of
+/// their own.
 const NOT_HERE: &[&str] = &["serve", "lab", "sim"];
 
 /// Threads that walk over forms, each with a folder and servers of its own: what they start waits
@@ -263,7 +264,7 @@ fn words(line: &str) -> Vec<String> {
 }
 
 fn parse(command: &clap::Command, line: &str) -> Result<clap::ArgMatches, clap::Error> {
-    // What the command always requires is not the question here.
+    // Arguments that the command always requires are not the question here.
     let command = command.clone().no_binary_name(true);
     let mut command = command.mut_args(|arg| arg.required(false));
     command.try_get_matches_from_mut(words(line))
@@ -289,14 +290,14 @@ fn required_by(command: &clap::Command, line: &str) -> Vec<String> {
     }
 }
 
-/// What the commands work on, and two servers that answer everything and remember what they were
-/// asked.
+/// The files that the commands work on, and two servers that answer everything and remember what
+/// they were asked.
 struct Rig {
     folder: TempDir,
     asked: Receiver<String>,
 }
 
-/// What a command did, as far as it can be seen.
+/// The effects of a command, as far as they can be seen.
 #[derive(PartialEq)]
 struct Done {
     status: Option<i32>,
@@ -387,7 +388,7 @@ impl Rig {
         (output.status.code(), String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// What is wrong with an option in a form.
+    /// The fault of an option in a form.
     fn ignored(
         &self,
         form: &str,
@@ -452,7 +453,7 @@ fn stable(text: &str) -> String {
     let of = |line: &str| {
         let words = line.split([' ', '"']);
         let words = words.map(|word| if is_uuid(&word) && word != SAMPLE_UUID { "" } else { word });
-        // What a benchmark measures is never twice the same.
+        // Measurements of a benchmark are never twice the same.
         let measured = ["IOPS", "per I/O", "latency"].iter().any(|word| line.contains(word));
         if measured { String::new() } else { words.collect::<Vec<_>>().join(" ") }
     };
@@ -501,7 +502,8 @@ fn a_log_is_not_replayed_beyond_the_end_of_the_target() {
     assert_eq!((status, fs::metadata(&target).unwrap().len()), (Some(0), 24 * 512), "{text}");
 }
 
-/// Who writes the target has its lock: a server, another replay. A check of the target may take it.
+/// A process that writes the target has its lock: a server, another replay. A check of the target
+/// may take it.
 #[test]
 fn a_log_is_not_replayed_onto_what_somebody_else_writes() {
     let rig = Rig::new();

@@ -1,4 +1,4 @@
-//! What README.md tells a newcomer to type works.
+//! The commands of README.md work.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -752,7 +752,7 @@ fn the_default_stack_makes_its_folder() {
     std::io::Read::read_to_string(&mut errors, &mut told).unwrap();
     let note = format!("note: new array of 12 GiB in {}/drystone-data", base.display());
     assert!(told.contains(&note), "{told}");
-    // What was there before stays, whatever becomes of a start; it is not new either.
+    // A file that was there before stays, whatever becomes of a start; it is not new either.
     let failing = command(folder.path(), "", "").env(FAULT, "start").output().unwrap();
     assert_eq!(failing.status.code(), Some(1), "{}", text(&failing));
     assert!(folder.path().join("drystone-data/disk0.img").exists());
@@ -773,7 +773,8 @@ fn bad_clients_do_no_harm() {
     for _ in 0..100 {
         crowd.push(UnixStream::connect(&path).unwrap());
     }
-    // More than the server takes at a time: who has been idle for longest is told, and makes room.
+    // More than the server takes at a time: the client that has been idle for longest is told, and
+    // makes room.
     let mut told = String::new();
     std::io::Read::read_to_string(&mut crowd.first().unwrap(), &mut told).unwrap();
     let sentence = "this connection was idle, and another client needed its place: connect again";

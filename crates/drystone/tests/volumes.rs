@@ -26,7 +26,7 @@ device = \"v\"
 nbd = \"unix:v.sock\"
 ";
 
-/// What no refused command changes.
+/// The state that no refused command changes.
 const STATE: &[&[&str]] = &[&["info"], &["table"], &["table", "--inactive"]];
 
 #[test]
@@ -78,7 +78,7 @@ fn tables_come_from_files_and_the_standard_input() {
     assert!(server.ok(&["info", "w"]).contains("ACTIVE (READ-ONLY)\n"));
     let words = ["create", "x", "--table-file", "-"];
     assert_eq!(good(&words, server.feed(&words, "0 16 zero\n")), "");
-    // What `table` prints is a table again.
+    // The output of `table` is a table again.
     let words = ["reload", "x", "--table-file", "-", "--force"];
     assert_eq!(good(&words, server.feed(&words, &server.ok(&["table", "w"]))), "");
     assert_eq!(server.ok(&["table", "x", "--inactive"]), server.ok(&["table", "w"]));
@@ -240,7 +240,7 @@ fn a_stack_file_names_volumes() {
     assert!(message.contains("s.toml:11:12") && message.contains("whole chunks"), "{message}");
 }
 
-/// What needs no stack can be measured by itself.
+/// A volume that needs no stack can be measured by itself.
 #[test]
 fn a_zero_volume_is_measured() {
     let folder = TempDir::new().unwrap();

@@ -107,7 +107,7 @@ pub(crate) fn new_array(
         set_name: create::set_name("", name),
         set_uuid: raid.uuid.unwrap_or(uuid),
         ctime,
-        // What was just made reads as zeroes, whose parity is zero.
+        // A member that was just made reads as zeroes, whose parity is zero.
         assume_clean: true,
         force: false,
     })

@@ -40,7 +40,7 @@ pub struct Attribute {
     pub name: &'static str,
     /// Whether it can be set.
     pub mode: Mode,
-    /// What it takes; `None` for those that are only shown.
+    /// The values that it takes; `None` for those that are only shown.
     pub ty: Option<Type>,
     /// One line on what it is, with its unit.
     pub doc: &'static str,
@@ -150,7 +150,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "md/sync_action",
         Type::Choice(&["check", "repair", "idle", "frozen"]),
-        "What is being synchronised (also resync, recover); begins a check or repair, or ends it.",
+        "The synchronisation in progress (also resync, recover); begins a check or repair, or ends it.",
     ),
     shown("md/sync_completed", "Sectors of each member that are synchronised, of how many."),
     settable("md/sync_speed_min", SYNC_SPEED, SYNC_SPEED_MIN_DOC),
@@ -229,7 +229,7 @@ impl Attribute {
         }
     }
 
-    /// What may be set, for messages and docs.
+    /// The values that may be set, for messages and docs.
     pub fn permitted(&self) -> String {
         match self.ty {
             None => String::new(),

@@ -22,8 +22,8 @@ pub fn planned_key(section: &str, key: &str) -> bool {
     PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
 }
 
-/// What to do instead, with a space at its end, for a kind that others have and that there is
-/// nothing like here.
+/// Advice, with a space at its end, for a kind that others have and that there is nothing like
+/// here.
 pub fn instead_of(name: &str) -> Option<&'static str> {
     match name.to_ascii_lowercase().as_str() {
         "mirror" | "raid1" | "raid-1" | "raid10" | "raid-10" => Some(

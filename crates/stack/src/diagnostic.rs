@@ -1,4 +1,4 @@
-//! What is wrong with a text, where, and what would be right.
+//! Faults of a text: the fault, its place, and what would be right.
 //!
 //! Checks collect [`Finding`]s by byte range in a [`Findings`]; at the end a [`Report`] turns
 //! them into [`Diagnostic`]s with line and column and draws them.
@@ -24,7 +24,7 @@ const MAX_WORD_CHARS: usize = 64;
 /// A text with the name that messages give it (a path, or `--device`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What the user calls the text.
+    /// The name that the user gives the text.
     pub name: String,
     /// The text itself.
     pub text: String,
@@ -80,9 +80,9 @@ pub struct Finding {
     pub severity: Severity,
     /// Where.
     pub span: Span,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
-    /// What would be right.
+    /// The right form.
     pub hint: String,
     /// A second place that belongs to it (the first use, the first definition), with its label.
     pub also: Option<(Span, String)>,
@@ -169,9 +169,9 @@ pub struct Diagnostic {
     pub column: usize,
     /// The word (or the first line of what) it points at.
     pub word: String,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
-    /// What would be right; empty if the message says it all.
+    /// The right form; empty if the message says it all.
     pub hint: String,
     span: Span,
     also: Option<(Span, String)>,
@@ -218,7 +218,7 @@ impl Diagnostic {
 pub struct Report {
     /// The text.
     pub source: Source,
-    /// What was found, errors first, each kind in text order.
+    /// The findings, errors first, each kind in text order.
     pub diagnostics: Vec<Diagnostic>,
     /// How many more there were beyond the bound.
     pub omitted: usize,

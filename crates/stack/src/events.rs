@@ -1,4 +1,4 @@
-//! What an operator should hear of a running stack, as typed events
+//! Typed events that an operator should hear of a running stack
 //! ([design](../../../docs/design/0008-events.md)).
 //!
 //! Invariants:
@@ -6,7 +6,7 @@
 //!   comes beyond that is counted.
 //! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and
 //!   collected by the reader.
-//! * What may repeat is told at once, then ever more seldom, and never lost: it is counted
+//! * An event that may repeat is told at once, then ever more seldom, and never lost: it is counted
 //!   meanwhile.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use drystone_raid::array::ArrayEvent;
 /// Events that wait to be read, at most: an array of 30 members that all fail makes some 100.
 const EVENTS_MAX: usize = 1024;
 
-/// What is wrong with a device until it is opened anew.
+/// A fault of a device that lasts until it is opened anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
     /// A flush failed: none succeeds any more.
@@ -31,7 +31,7 @@ pub enum Lasting {
 }
 
 impl Lasting {
-    /// What `attribute` tells of a device: the value of an attribute of that name.
+    /// The faults of a device. `attribute` gives the value of its attribute of a name.
     pub fn of(attribute: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let is_set = |name| attribute(name).is_some_and(|value| value.trim() == "1");
         if is_set("cut_short") {
@@ -56,16 +56,16 @@ impl fmt::Display for Lasting {
     }
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// Something of the array.
     Array(ArrayEvent),
     /// I/O of the device failed.
     Failures {
-        /// What was noted.
+        /// The notes.
         noted: Noted,
-        /// What stays of it until the device is opened anew.
+        /// The fault that stays until the device is opened anew.
         lasting: Option<Lasting>,
     },
     /// Clients of the export were told that I/O failed.
@@ -81,7 +81,7 @@ pub struct Event {
     pub at: Ns,
     /// The array, device or export.
     pub subject: String,
-    /// What.
+    /// The event itself.
     pub what: What,
 }
 
@@ -114,7 +114,7 @@ fn failures(noted: &Noted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 impl Event {
-    /// Who says the same again and again, if this is of that kind.
+    /// The source of an event that repeats; `None` of one that does not.
     pub(crate) fn repeats(&self) -> Option<String> {
         match &self.what {
             What::Array(event) => {
@@ -169,7 +169,7 @@ impl Events {
         }
     }
 
-    /// What was published since the last call, the oldest first.
+    /// Events that were published since the last call, the oldest first.
     pub(crate) fn take(&self) -> Vec<Event> {
         let mut queue = self.queue.lock(&self.locks);
         let (mut events, dropped) =

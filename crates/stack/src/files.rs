@@ -1,5 +1,5 @@
-//! What a stack needs of the file system: files that exist or can be made, are large enough, and
-//! are not used twice. Looks, never changes anything.
+//! A stack's needs of the file system: files that exist or can be made, are large enough, and are
+//! not used twice. Looks, never changes anything.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -41,12 +41,12 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) -> Seen {
     seen
 }
 
-/// What is wrong with the file of a device.
+/// A fault of a device's file.
 struct Flaw {
     span: Span,
     message: String,
     hint: String,
-    /// There is no such file, or not all of it: who can do without the device can go on.
+    /// There is no such file, or not all of it: a user that can do without the device can go on.
     is_lack: bool,
 }
 

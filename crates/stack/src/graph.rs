@@ -9,7 +9,7 @@ use crate::nearest::nearest;
 use crate::size::format_size;
 use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec, SECTOR_BYTES, Segment, StackSpec};
 
-/// Most volumes that stand on one another. What asks a volume asks its members in turn, so this
+/// Most volumes that stand on one another. A call to a volume calls its members in turn, so this
 /// bounds the depth of calls; far more than anybody builds.
 pub const MAX_LEVELS: usize = 64;
 
@@ -286,7 +286,7 @@ fn exported_members(
 /// silent for tenths of a second to seconds, and a member whose writes count as lost fails.
 pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
 
-/// What may come of a time-out that is shorter: `device` is `member` of `array`, or below it.
+/// A warning of a time-out that is shorter: `device` is `member` of `array`, or below it.
 pub fn short_timeout(device: &str, (member, array): (&str, &str)) -> String {
     if device == member {
         return format!("`{device}` may fail as a member of `{array}` at its first hiccup");

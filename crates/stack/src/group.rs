@@ -31,8 +31,7 @@ pub fn from_shown(text: &str) -> &str {
 
 /// Checks the path of a group that is to be made or to have limits.
 ///
-/// # Errors
-/// What is wrong and what would be right.
+/// # Errors The fault, and what would be right.
 pub fn check_path(path: &str) -> Result<(), (String, String)> {
     let levels = path.split('/').count();
     if path.is_empty() || path == ROOT {

@@ -16,7 +16,7 @@ use crate::size::{ScaleError, parse_size, scaled, split_number};
 /// The keys of a line, in the order in which they are printed.
 pub const KEYS: [&str; 4] = ["rbps", "wbps", "riops", "wiops"];
 
-/// What a line looks like.
+/// An example of a line.
 pub const LINE: &str = "\"DEVICE rbps=200MiB wiops=3000\"";
 
 /// A line of `io.max`: what changes of a group's limits on a device.
@@ -36,9 +36,9 @@ pub struct IoMax {
 pub struct IoMaxError {
     /// Which bytes of the line are wrong.
     pub part: Span,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
-    /// What would be right.
+    /// The right form.
     pub hint: String,
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for MaxLine {
     }
 }
 
-/// What a group's I/O on a device came to. Its `Display` is the kernel's line.
+/// The sums of a group's I/O on a device. Its `Display` is the kernel's line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatLine {
     /// The device.

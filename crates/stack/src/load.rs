@@ -92,8 +92,7 @@ pub fn load_with(path: &Path, options: &LoadOptions) -> Result<StackSpec, LoadEr
 /// Checks the embedded default stack with `base` as its folder. Its [`DEFAULT_STACK_FOLDER`] must
 /// exist there.
 ///
-/// # Errors
-/// What is wrong with the files that it names.
+/// # Errors A fault of the files that it names.
 pub fn load_default(base: &Path) -> Result<StackSpec, Report> {
     let name = "the default stack (drystone serve --print-default)".to_owned();
     let source = Source { name, text: DEFAULT_STACK.to_owned() };

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What `mdadm --detail` and `/proc/mdstat` tell of an array.
+/// A report of an array, as `mdadm --detail` and `/proc/mdstat` have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArrayReport {
     /// Its name in the stack.
@@ -14,9 +14,9 @@ pub struct ArrayReport {
     pub creation_time: u64,
     /// `raid4`, `raid5` or `raid6`.
     pub level: String,
-    /// What it holds.
+    /// Its capacity.
     pub array_size: u64,
-    /// What is used of each member.
+    /// The part of each member that is used.
     pub used_dev_size: u64,
     /// Members of the complete array.
     pub raid_devices: u32,
@@ -52,7 +52,7 @@ pub struct ArrayReport {
     pub sync: Option<SyncReport>,
     /// Parity may not fit, and nothing is done about it now.
     pub resync_pending: bool,
-    /// What its superblocks call it: `host:name`.
+    /// Its name in the superblocks: `host:name`.
     pub set_name: String,
     /// Its UUID.
     pub uuid: String,
@@ -60,11 +60,11 @@ pub struct ArrayReport {
     pub events: u64,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
-    /// What may be wrong because it was forced to start, for people.
+    /// The parts that may be wrong because it was forced to start, for people.
     pub suspects: Option<String>,
     /// Why devices that were named for it took no part when it was started, one sentence each.
     pub left_out: Vec<String>,
-    /// What was found damaged then of members that take part all the same, one sentence each.
+    /// Damage that was found then in members that take part all the same, one sentence each.
     pub notices: Vec<String>,
     /// By role; what has none comes last.
     pub devices: Vec<MemberReport>,
@@ -138,7 +138,7 @@ pub struct Named<'a> {
     pub path: Option<&'a str>,
 }
 
-/// What is to be done with an array, as mdadm(8) has it.
+/// A change of an array, as mdadm(8) has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrayChange<'a> {
     /// Take in a device.

@@ -25,7 +25,7 @@ pub(crate) fn is_name(name: &str) -> bool {
         && !matches!(name, "." | "..")
 }
 
-/// What a name is made of.
+/// The characters of a name.
 pub(crate) fn name_hint() -> String {
     format!("1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`")
 }

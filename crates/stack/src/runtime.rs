@@ -1,4 +1,4 @@
-//! What the control protocol needs of a live stack, and the plain data it hands out.
+//! The control protocol's needs of a live stack, and the plain data that it hands out.
 
 use std::collections::BTreeMap;
 
@@ -61,8 +61,7 @@ pub trait Runtime: Send + Sync {
     /// See [`ChangeError`]; then nothing has changed.
     fn change(&self, name: &str, change: &Change<'_>) -> Result<(), ChangeError>;
 
-    /// What there is to tell of the array of that name, or of all, in the order of
-    /// [`Runtime::devices`].
+    /// A report of the array of that name, or of all, in the order of [`Runtime::devices`].
     ///
     /// # Errors
     /// There is no such device, or it is no array.
@@ -97,7 +96,7 @@ pub trait Runtime: Send + Sync {
     /// There is no such group or device; then nothing has changed.
     fn set_group(&self, path: &str, line: &IoMax) -> Result<MaxLine, ChangeError>;
 
-    /// What the I/O of a group, or of each, came to since the last reset; then resets it if asked
+    /// The sums of the I/O of a group, or of each, since the last reset; then resets them if asked
     /// to. The root has the counters of the devices, which are never reset.
     ///
     /// # Errors
@@ -129,7 +128,7 @@ pub enum SetError {
     /// This device takes only these values, fewer than the attribute's type.
     #[error("is out of range; permitted: {permitted}")]
     OutOfRange {
-        /// What is permitted: "4 to 64".
+        /// The permitted values: "4 to 64".
         permitted: String,
     },
     /// This device does not have the attribute, or cannot change it.
@@ -196,7 +195,7 @@ pub enum Change<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct ChangeError {
-    /// What kind of reason.
+    /// The kind of reason.
     pub refused: Refused,
     /// One sentence.
     pub message: String,
@@ -279,7 +278,7 @@ pub struct GroupSummary {
     pub io_max: Vec<MaxLine>,
 }
 
-/// What the I/O of a group and of those below it came to.
+/// The sums of the I/O of a group and of those below it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStat {
     /// Its path, empty for the root.
@@ -312,7 +311,7 @@ pub struct DeviceDetail {
     pub kind: String,
     /// Size in bytes.
     pub size: u64,
-    /// What it is made of (a path, a table), for people.
+    /// Its origin (a path, a table), for people.
     pub description: String,
     /// The devices it stands on.
     pub members: Vec<String>,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::diagnostic::Span;
 
-/// What a file is used as.
+/// The use of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A device's.
@@ -42,7 +42,8 @@ impl Seen {
     }
 }
 
-/// What makes two paths the same file: the real path, and device and inode where it exists.
+/// The identity of a file, by which two paths are the same: the real path, and device and inode
+/// where it exists.
 pub(crate) struct Identity {
     real_path: PathBuf,
     inode: Option<(u64, u64)>,

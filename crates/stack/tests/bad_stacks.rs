@@ -532,7 +532,7 @@ fn delays() {
         (table("0 8 delay r0 0 5\n8 8 linear r0 7"), 4, 12, "r0", "7 to 14", "other sectors"),
         (table("0 8 delai r0 0 5"), 3, 5, "delai", "not a target", "did you mean `delay`?"),
     ]);
-    // What is read where it is written is used once.
+    // An area that is read where it is written is used once.
     for arguments in ["r0 0 5", "r0 0 5 r0 0 5", "r0 0 5 r1 0 5 r0 0 5", "r0 0 5 r0 8 5 r0 0 5"] {
         let found = check(&table(&format!("0 8 delay {arguments}")));
         assert!(found.is_ok(), "{arguments}: {}", found.unwrap_err());

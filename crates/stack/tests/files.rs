@@ -370,7 +370,7 @@ fn control_characters_stay_on_their_line() {
     assert!(!report.contains('\u{1b}'), "{report}");
 }
 
-/// What is warned of, with its word.
+/// The warnings, each with its word.
 fn warnings(stack: &StackSpec) -> Vec<(String, String)> {
     stack.warnings.iter().map(|found| (found.word.clone(), found.message.clone())).collect()
 }

@@ -2,7 +2,7 @@
 //! under way, withdraw them, and are dropped; and a volume's table is reloaded. Each bio ends once,
 //! with the right data, and nothing is left waiting.
 //!
-//! What is changed is random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
+//! The changes are random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
 //! judged but that of no progress after all limits have been lifted.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
@@ -94,7 +94,7 @@ impl Storm {
 
     fn reload(&self, runtime: &LiveRuntime) {
         let change = Change::Reload { table: TABLE, force: true, resume_within: Some(20_000_000) };
-        // What waits below may take longer.
+        // I/O that waits below may take longer.
         let _ = runtime.change("top", &change);
     }
 
@@ -164,9 +164,9 @@ struct Load<'a> {
     cx: Context,
     device: DevIndex,
     random: Random,
-    /// What is open, by user data: the place, and whether it is written.
+    /// The open I/Os, by user data: the place, and whether it is written.
     open: BTreeMap<u64, (u64, bool)>,
-    /// What was written last, by place.
+    /// The value that was written last, by place.
     written: BTreeMap<u64, u64>,
     /// Places of which nobody knows what they contain.
     unknown: BTreeSet<u64>,

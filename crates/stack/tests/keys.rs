@@ -13,8 +13,7 @@ use drystone_stack::schema::{
 use drystone_stack::{Source, StackSpec, check};
 use tempfile::TempDir;
 
-/// What each type of device is written with at least, in each form in which its keys may mean
-/// something else.
+/// The least text of each type of device, in each form in which its keys may mean something else.
 const FORMS: &[(&str, &[&str])] = &[
     ("file", &["path = 'f.img'"]),
     ("ram", &["size = '1MiB'"]),
@@ -161,7 +160,7 @@ impl Stand {
         check("keys", source, self.folder.path()).map_err(|report| report.render(false))
     }
 
-    /// What is wrong with a line that is added to a good stack.
+    /// The fault of a line that is added to a good stack.
     fn ignored(&self, key: &str, [base, with]: [&str; 2], see: See<'_>) -> Option<String> {
         let base = self.check(base).unwrap_or_else(|report| panic!("{report}"));
         match self.check(with) {
@@ -347,7 +346,7 @@ fn no_key_of_an_export_is_ignored() {
             let kept: Vec<&str> = base.iter().filter(is_other).copied().collect();
             let with = with_export(&[&kept[..], &[line.as_str()]].concat());
             let see = |stack: &StackSpec| match OF_NBD.contains(&param.key) {
-                // What it says, nobody asks for who has a file.
+                // A user of a file does not ask for its value.
                 true if stack.exports[0].nbd.is_empty() => String::new(),
                 _ => format!("{:?}", stack.exports),
             };

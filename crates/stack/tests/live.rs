@@ -490,7 +490,7 @@ fn a_size_that_the_stack_file_does_not_say_is_a_warning() {
     // The file has grown, and its device has its size after the next start too.
     let told = set("grows", "2MiB");
     assert_eq!((&told["result"]["value"], &told["result"]["warning"]), (&"2097152".into(), none));
-    // What is refused is shown as such.
+    // A refused attribute is shown as such.
     assert!(set("fixed", "2MiB")["error"]["message"].as_str().unwrap().contains("read-only"));
     let modes =
         ["sized", "grows", "fixed"].map(|name| runtime.device(name).unwrap().modes()["size"]);
@@ -525,7 +525,7 @@ fn an_array_has_attributes_of_its_own() {
     assert!(error.contains("an array keeps its size"), "{error}");
 }
 
-/// What a check tells of an array's size is the size that the start gives it.
+/// A check gives an array the size that the start gives it.
 #[test]
 fn the_size_of_an_array_is_known_before_it_is_opened() {
     let folder = TempDir::new().unwrap();
@@ -583,7 +583,7 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     refused(folder.path(), &array(""), members, &["`d1`", "of no array"]);
     [0, 2].into_iter().for_each(blank);
     refused(folder.path(), &array(""), members, &["hold no array"]);
-    // What is not ours is named.
+    // Foreign contents are named.
     let mut other = vec![0; 4 << 20];
     other[1080..1082].copy_from_slice(&[0x53, 0xEF]);
     std::fs::write(folder.path().join("d0.img"), other).unwrap();
@@ -648,7 +648,7 @@ fn a_read_that_a_member_fails_in_part_is_computed() {
     assert_eq!((stats.fields()[0], stats.in_flight()), (reads, (0, 0)));
 }
 
-/// What a volume can be set to, and what it says of the rest.
+/// Attributes of a volume that can be set, and its answer to the rest.
 #[test]
 fn a_volume_has_few_attributes_to_set() {
     let folder = TempDir::new().unwrap();

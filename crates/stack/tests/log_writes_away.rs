@@ -12,7 +12,7 @@ use drystone_core::{
 use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
 
-/// What is written to the log is there 2 ms later.
+/// A write to the log is there 2 ms later.
 const STACK: &str = r#"
 [device.data]
 type = "ram"

@@ -104,7 +104,7 @@ fn a_cookie_leads_to_what_was_submitted() {
     assert_eq!(other.poll_for(&old, &mut out), 0);
 }
 
-/// What is in flight when polling ends is still found by polling; what comes later ends by itself.
+/// I/O in flight when polling ends is still found by polling; later I/O ends by itself.
 #[test]
 fn io_in_flight_completes_when_polling_ends_below() {
     let source = Source { name: "s.toml".to_owned(), text: STACK.to_owned() };

@@ -357,7 +357,7 @@ fn the_fuzz_entry_tells_good_from_bad() {
     assert!(!fuzz_stack_file(names.as_bytes()));
 }
 
-/// What is warned of listeners that let everybody in: the word, and a part of the message.
+/// Warnings of listeners that let everybody in: the word, and a part of the message.
 #[test]
 fn listeners_that_let_everybody_in_are_warned_of() {
     let files = "cert = \"c.pem\", key = \"k.pem\"";

@@ -1,7 +1,7 @@
 //! A storm: polling is switched off and on, and the numbers of queues change, below and in volumes
 //! under load. Each bio ends once, with the right data.
 //!
-//! What is changed is random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
+//! The changes are random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
 //! judged but that of no progress: a thread whose I/O does not go on for five seconds ends the
 //! test, with what each of them was at.
 
@@ -70,7 +70,7 @@ table = ["0 8192 linear a 8192", "8192 8192 linear b 8192"]
 table = "0 32768 striped 2 16 c 0 d 0"
 "#;
 
-/// What load goes to.
+/// The target of the load.
 const LOADED: [&str; 3] = ["top", "linear", "mixed"];
 const THREADS: usize = 4;
 /// Sectors of each volume that a thread has of its own.
@@ -86,7 +86,7 @@ struct Storm {
     stack: LiveStack,
     /// I/Os that ended, by thread.
     ended: [AtomicU64; THREADS],
-    /// What each thread is at, for the message of a hang: I/Os open.
+    /// The state of each thread, for the message of a hang: I/Os open.
     open: [AtomicU64; THREADS],
     changes: AtomicU64,
     over: AtomicBool,
@@ -207,9 +207,9 @@ struct Load<'a> {
     cx: Context,
     devices: Vec<DevIndex>,
     random: Random,
-    /// What is open, by user data: the volume and sector, and the value that is read or written.
+    /// The open I/Os, by user data: the volume and sector, and the value that is read or written.
     open: BTreeMap<u64, (usize, u64, u64)>,
-    /// What was written last, by volume and sector.
+    /// The value that was written last, by volume and sector.
     written: BTreeMap<(usize, u64), u64>,
     serial: u64,
 }

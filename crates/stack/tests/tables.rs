@@ -14,8 +14,7 @@ use proptest::prelude::*;
 const LEAVES: [&str; 3] = ["a", "b.0", "c-d_e"];
 const LEAF_SECTORS: u64 = 1 << 31;
 
-/// What a line is made of: which target, how long, numbers for its arguments, and how it is
-/// written.
+/// The parts of a line: which target, how long, numbers for its arguments, and how it is written.
 #[derive(Clone, Debug)]
 struct Draw {
     target: usize,

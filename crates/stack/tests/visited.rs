@@ -37,8 +37,8 @@ const FIRST: usize = 64 << 10;
 const PAYLOAD: usize = 256 << 10;
 /// More than a socket's buffer takes.
 const LARGE: u64 = 8 << 20;
-/// What the slow client reads at once, and how often in a round. A Unix socket can be written to
-/// again once three quarters of its buffer (208 KiB on Linux) are free.
+/// Bytes that the slow client reads at once, and how often in a round. A Unix socket can be written
+/// to again once three quarters of its buffer (208 KiB on Linux) are free.
 const PIECE: usize = 16 << 10;
 const PIECES: usize = 12;
 /// Against hanging.

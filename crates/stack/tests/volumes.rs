@@ -163,7 +163,7 @@ impl User {
         self.submit(Bio::write(Sector(sector), buf));
     }
 
-    /// What has ended.
+    /// The I/Os that have ended.
     fn reap(&mut self) -> Vec<Status> {
         let mut done = BioList::new();
         self.cx.reap(&mut done);
@@ -404,7 +404,7 @@ fn a_suspension_that_takes_too_long_is_taken_back() {
     let now = Change::Reload { table: "0 64 error", force: false, resume_within: Some(0) };
     let error = rig.change("high", now).unwrap_err();
     assert_eq!((error.refused, rig.inactive("high").as_str()), (Refused::TimedOut, "0 64 error\n"));
-    // What was suspended before stays so, and keeps what comes.
+    // A volume that was suspended before stays so, and keeps new I/O.
     rig.change("high", Change::Suspend { within: None }).unwrap();
     user.write(2, 2);
     let error = rig.resume("high").unwrap_err();
@@ -547,7 +547,7 @@ fn a_stop_ends_what_is_kept() {
     rig.refuses("w", create, Refused::Failed, "the server is stopping");
 }
 
-/// What a sequence of changes is made of: a volume, and what to do with it.
+/// A step of a sequence of changes: a volume, and what to do with it.
 #[derive(Clone, Debug)]
 enum Step {
     Create(Option<String>),
@@ -671,8 +671,7 @@ fn a_wait_leaves_nothing_in_a_plug() {
     assert_eq!(done.pop().unwrap().status, Status::Ok);
 }
 
-/// What the log on device `name` says, a word for each entry: `w` a write, `F` a flush, or the
-/// mark.
+/// The entries of the log on device `name`, a word for each: `w` a write, `F` a flush, or the mark.
 fn log(rig: &Rig, name: &str) -> Vec<String> {
     let mut user = rig.user(name);
     let (devices, named) = (rig.stack.devices(), |live: &&Arc<LiveDevice>| live.name == name);
@@ -801,7 +800,8 @@ fn logs_end_with_the_server() {
     assert_eq!(log(&rig, "l2"), ["w", "dm-log-writes-end"]);
 }
 
-/// What is read where it is written is used once, in a table that comes later as in a stack file.
+/// An area that is read where it is written is used once, in a table that comes later as in a stack
+/// file.
 #[test]
 fn a_delay_may_name_a_place_again() {
     let rig = Rig::new();

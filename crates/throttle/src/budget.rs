@@ -189,8 +189,8 @@ impl Budget {
         change(&self.tat, |tat| tat.max(base).saturating_add(cost_ticks(units, rate)));
     }
 
-    /// Change the limit at `now`. What is owed stays owed, at the new one; a limit that comes or
-    /// goes begins with nothing owed. With the turn, or while no bios wait here.
+    /// Change the limit at `now`. Debts stay, at the new limit; a limit that comes or goes begins
+    /// with nothing owed. With the turn, or while no bios wait here.
     pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) {
         let before = self.rate();
         self.rate.store(rate.unwrap_or(0), Release);

@@ -1,9 +1,9 @@
-//! What groups did, counted by each context for itself and summed when somebody asks.
+//! Counts of what groups did: each context counts for itself, and a reader sums.
 //!
 //! Invariants:
 //! * A [`GroupCounts`] has one writer at a time, the owner of its channel; nothing of it is
 //!   read-modify-write, and nobody else writes to it. It stands on cache lines of its own.
-//! * What a channel counted stays when it is gone.
+//! * Counts of a channel stay when it is gone.
 //! * A reset writes nothing that a writer writes: it notes the sums of the moment, and only what
 //!   comes later is shown. So it needs no lock against writers and loses no update made after it.
 //!   (The series of 2011 that this follows zeroed the writers' counters and let updates be lost:
@@ -87,7 +87,7 @@ type Cell = Halves;
 #[cfg(not(target_pointer_width = "32"))]
 type Cell = AtomicU64;
 
-/// What one context counts for one group on one device.
+/// The counts of one context for one group on one device.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct GroupCounts {
@@ -107,7 +107,7 @@ impl GroupCounts {
     }
 }
 
-/// What all contexts counted for one group on one device.
+/// The counts of all contexts for one group on one device.
 #[derive(Default)]
 pub(crate) struct Counted {
     channels: Vec<Arc<GroupCounts>>,
@@ -141,7 +141,7 @@ impl Counted {
         self.sum().since(&self.reset)
     }
 
-    /// What is shown from now on begins anew; what was shown until now.
+    /// Begin the shown counts anew. The result has those of until now.
     pub(crate) fn reset(&mut self) -> IoStat {
         let sum = self.sum();
         sum.since(&std::mem::replace(&mut self.reset, sum))

@@ -223,7 +223,7 @@ impl DeviceThrottle {
             .for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
-    /// The paths of `groups`, and of all who share lanes with those that change.
+    /// The paths of `groups`, and of all groups that share lanes with those that change.
     fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<GroupId>) -> Rebuilt {
         let (_, before) = self.shared.rules(&self.control_locks);
         let mut build =

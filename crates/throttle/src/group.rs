@@ -89,7 +89,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// What the bios of the group carry.
+    /// The number that the bios of the group carry.
     #[inline]
     pub fn id(&self) -> GroupId {
         self.group.id

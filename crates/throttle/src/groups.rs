@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * One lock serialises all changes; contexts never take it.
-//! * What is refused has changed nothing.
+//! * A refused change has changed nothing.
 
 use crate::device::DeviceThrottle;
 use crate::group::{GROUPS_MAX, Group, GroupId, Member};
@@ -46,7 +46,7 @@ pub struct GroupReport {
     pub io_max: Vec<(String, Limits)>,
 }
 
-/// What a group did, by device.
+/// The I/O that a group did, by device.
 pub type IoStats = Vec<(String, IoStat)>;
 
 /// Limits of a group on a device, for [`Groups::set_all`].
@@ -56,7 +56,7 @@ pub struct Setting {
     pub path: String,
     /// The device.
     pub device: String,
-    /// What changes.
+    /// The change.
     pub change: Change,
 }
 
@@ -254,8 +254,8 @@ impl Groups {
         state.find(path).map(|id| state.io_max(id))
     }
 
-    /// What a group and those below it did, by device, where they did anything. The root's own I/O
-    /// is not counted by groups: what all did together is in the device's statistics.
+    /// The I/O of a group and of those below it, by device, where there was any. Groups do not
+    /// count the root's own I/O: the I/O of all together is in the device's statistics.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -271,8 +271,9 @@ impl Groups {
         Ok(stats.filter(|(_, stat)| *stat != IoStat::default()).collect())
     }
 
-    /// Count what a group and those below it do anew from now on. What [`Groups::io_stat`] would
-    /// have shown of each of them until now, the group first: nothing is missing from both.
+    /// Count the I/O of a group and of those below it anew from now on. The result is as
+    /// [`Groups::io_stat`] would have shown each of them until now, the group first: nothing is
+    /// missing from both.
     ///
     /// # Errors
     /// [`GroupError`]

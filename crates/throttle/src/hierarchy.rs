@@ -1,18 +1,18 @@
-//! The names of groups as a tree. Plain data; who changes it holds the lock of [`crate::Groups`].
+//! The names of groups as a tree. Plain data, changed under the lock of [`crate::Groups`].
 
 use crate::group::{Group, GroupId};
 use crate::rules::Ruled;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Most levels below the root: what binds a bio is looked at on each of them.
+/// Most levels below the root: a bio's limits are looked at on each of them.
 pub(crate) const DEPTH_MAX: usize = 16;
 
 pub(crate) struct Named {
     pub(crate) group: Arc<Group>,
     parent: GroupId,
     pub(crate) children: BTreeMap<String, GroupId>,
-    /// What a device without any limit knows of it.
+    /// Its entry in the rules of a device without any limit.
     pub(crate) free: Arc<Ruled>,
 }
 

@@ -6,7 +6,7 @@
 //!   bio processing for no throttle rule group", Vivek Goyal, 18 May 2011).
 //! * Where one applies that does not bind, a context pays in advance and spends by itself
 //!   (`budget`).
-//! * What has to wait is queued by group; no thread waits (`lane`, `dispatcher`, `tree`).
+//! * Bios that have to wait are queued by group; no thread waits (`lane`, `dispatcher`, `tree`).
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 

@@ -1,4 +1,4 @@
-//! What a group may do on a device, and what it did: the numbers of `io.max` and `io.stat`.
+//! Limits and counts of a group on a device: the numbers of `io.max` and `io.stat`.
 //!
 //! Source: `Documentation/admin-guide/cgroup-v2.rst`, "IO Interface Files".
 
@@ -57,7 +57,7 @@ pub struct Change {
     pub wiops: Option<Option<u64>>,
 }
 
-/// What a group did on a device, counted when its bios passed the throttle: bytes once, I/Os for
+/// The I/O of a group on a device, counted when its bios passed the throttle: bytes once, I/Os for
 /// each part that the device takes at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStat {
@@ -84,7 +84,7 @@ impl IoStat {
         [self.rbytes, self.rios, self.wbytes, self.wios, self.dbytes, self.dios]
     }
 
-    /// What came after `before`.
+    /// The counts that came after `before`.
     #[must_use]
     pub fn since(&self, before: &IoStat) -> IoStat {
         let (mut now, before) = (self.values(), before.values());
@@ -118,7 +118,7 @@ impl Direction {
     }
 }
 
-/// What a discard counts, whatever its length (Linux `throtl_bio_data_size`).
+/// The bytes that a discard counts, whatever its length (Linux `throtl_bio_data_size`).
 const DISCARD_BYTES: u64 = 512;
 
 /// Bytes that `bio` is charged.

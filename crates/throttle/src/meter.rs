@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * A meter lives as long as its group on its device, whatever its limits become.
-//! * `blocked` is a hint for those who pass without the turn: it is true while bios are known to
-//!   wait for this very meter, which others then do not overtake.
+//! * `blocked` is a hint for channels that pass without the turn: it is true while bios are known
+//!   to wait for this very meter, which others then do not overtake.
 
 use crate::budget::{Budget, Ticks, cost_ticks};
 use crate::group::GroupId;

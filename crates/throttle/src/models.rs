@@ -1,5 +1,5 @@
-//! Models of what is shared without a lock, for every order of steps (loom). What each must catch
-//! when it is broken is listed in `scripts/loom.sh`.
+//! Models of state that is shared without a lock, for every order of steps (loom).
+//! `scripts/loom.sh` lists the mutations that each must catch.
 
 use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};
@@ -88,7 +88,7 @@ fn loom_throttle_reset() {
     check(3, || {
         let counted = Arc::new(Lock::new(LockClass::Control, Counted::default()));
         let [one, other] = [(); 2].map(|()| counted.lock(&counters()).for_channel());
-        // What was before the reset must not come back by a count that is under way.
+        // Counts from before the reset must not come back by a count that is under way.
         one.passed(0, 1, 5);
         let resetter = {
             let counted = counted.clone();

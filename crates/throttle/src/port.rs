@@ -1,15 +1,15 @@
-//! The channels of a device, as whoever dispatches finds them.
+//! The channels of a device, as a dispatcher finds them.
 
 use drystone_core::SharedBioList;
 use drystone_core::primitive::{AtomicBool, Ordering::*, fence};
 
-/// One channel. Its doorbell makes it look what may pass.
+/// One channel. Its doorbell makes it take the bios that may pass.
 pub(crate) type Port = drystone_core::Port<PortState>;
 
 /// All of them, by number.
 pub(crate) type Ports = drystone_core::Ports<PortState>;
 
-/// What a channel shares with those who dispatch.
+/// The state that a channel shares with dispatchers.
 #[derive(Default)]
 pub(crate) struct PortState {
     /// Bios of it that may pass.
@@ -21,8 +21,8 @@ pub(crate) struct PortState {
 impl PortState {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Release);
-        // Before the look at the rules: whoever changes them looks here after that, past a fence,
-        // too.
+        // Before the look at the rules: a thread that changes them looks here after that, past a
+        // fence, too.
         fence(SeqCst);
     }
 

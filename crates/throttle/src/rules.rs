@@ -1,5 +1,5 @@
-//! What binds groups on a device, as contexts read it: published as a whole, never changed in
-//! place.
+//! The rules that bind groups on a device, as contexts read them: published as a whole, never
+//! changed in place.
 //!
 //! A group's *path* in a direction leads from the group up to the topmost of its ancestors that has
 //! a limit there. That ancestor's lane is where its bios wait. So groups that share no limit share

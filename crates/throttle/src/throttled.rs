@@ -32,26 +32,27 @@ pub trait Throttle: Send + Sync + Sized + 'static {
 
 /// The throttle as one context uses it; called with that context in hand.
 pub trait ThrottleChannel: Send {
-    /// Leave in `bios` what may go on to `device` now, in its order. What may not waits, and comes
-    /// by one of the calls below.
+    /// Leave in `bios` those that may go on to `device` now, in their order. The others wait, and
+    /// come by one of the calls below.
     fn admit(&mut self, env: &mut Env, device: &mut impl Channel, bios: &mut BioList);
 
-    /// A message came. True if it was for the throttle; then what may go on is in `pass`.
+    /// A message came. True if it was for the throttle; then bios that may go on are in `pass`.
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool;
 
     /// When [`ThrottleChannel::tick`] is to be called.
     fn deadline(&self) -> Option<Ns>;
 
-    /// The clock shows `now`. What may go on comes to `pass`.
+    /// The clock shows `now`. Bios that may go on come to `pass`.
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList);
 
     /// Bios that wait.
     fn waiting(&self) -> usize;
 
-    /// End what waits and has `user_data` in `range`, cancelled. What may go on comes to `pass`.
+    /// End the bios that wait and have `user_data` in `range`, cancelled. Bios that may go on come
+    /// to `pass`.
     fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>, _pass: &mut BioList) {}
 
-    /// The context was dropped: what waits ends cancelled.
+    /// The context was dropped: bios that wait end cancelled.
     fn cancel(&mut self, env: &mut Env);
 
     /// The device is over, too: true if nobody else can reach this any more.

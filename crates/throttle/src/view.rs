@@ -1,5 +1,5 @@
-//! A device's groups as a throttle of another kind sees them: what binds whom, and where to count.
-//! For laboratories, which put others in the place of [`DeviceThrottle`] ([`crate::Throttle`]).
+//! A device's groups as a throttle of another kind sees them: their limits, and where to count. For
+//! laboratories, which put others in the place of [`DeviceThrottle`] ([`crate::Throttle`]).
 
 use crate::counts::GroupCounts;
 use crate::device::DeviceThrottle;
@@ -26,14 +26,14 @@ pub struct Bound {
 pub struct Bounds {
     /// Its number.
     pub group: GroupId,
-    /// What binds its reads.
+    /// The limits of its reads.
     pub reads: Vec<Bound>,
-    /// What binds whatever changes the device's data.
+    /// The limits of operations that change the device's data.
     pub writes: Vec<Bound>,
 }
 
-/// Counts I/O of one group on a device, into what [`crate::Groups::io_stat`] shows. What it counted
-/// stays when it is dropped.
+/// Counts I/O of one group on a device, into what [`crate::Groups::io_stat`] shows. Its counts stay
+/// when it is dropped.
 pub struct GroupCounter {
     device: Arc<DeviceThrottle>,
     group: GroupId,

@@ -32,8 +32,8 @@ struct Ranges {
     rough: f64,
 }
 
-/// What waits for others' I/Os at a limit that they share may be late by a slice, and loses time
-/// beyond that. Here the I/Os of all who compete together are not worth much more.
+/// A bio that waits for others' I/Os at a limit that they share may be late by a slice, and loses
+/// time beyond that. Here the I/Os of all that compete together are not worth much more.
 const MODERATE: Ranges =
     Ranges { bps: (2 * MIB, 16 * MIB), iops: (40, 800), sizes: 4, rough: 0.01 };
 /// Here one I/O may take seconds.
@@ -164,7 +164,7 @@ fn assert_rates(seen: &[Seen], run: &Run, pipes: &[Pipe], since: u64, rough: f64
         let mine = |seen: &&Seen| seen.group == run.ids[at] && seen.at >= since + PAID;
         let got = seen.iter().filter(mine).count() as f64;
         let expected = expected * time;
-        // An I/O more or less of each who competes, in I/Os of this group.
+        // An I/O more or less of each competitor, in I/Os of this group.
         let size = |pipe: &Pipe| pipe.size.unwrap_or(0) as f64;
         let one = |other: &Pipe| f64::max(size(other) / size(&pipes[at]), 1.0);
         let most = expected * rough + pipes.iter().map(one).sum::<f64>();

@@ -1,5 +1,5 @@
-//! Groups in simulated time: who is bound by what, in which order bios pass, and that nothing stays
-//! behind when something goes.
+//! Groups in simulated time: which limits bind which group, in which order bios pass, and that
+//! nothing stays behind when something goes.
 
 mod common;
 use common::*;
@@ -80,8 +80,8 @@ fn reads_do_not_wait_behind_writes_that_do() {
     }
 }
 
-/// What is submitted after a limit of the device has changed is cut and counted by the new one,
-/// also the first of each context.
+/// Bios that are submitted after a limit of the device has changed are cut and counted by the new
+/// one, also the first of each context.
 #[test]
 fn a_devices_new_limit_holds_at_once() {
     let mut bench = Bench::with_most(2, 64 * KIB);
@@ -354,9 +354,9 @@ fn leases_keep_the_bound() {
     assert!(seen.len() > 19_000, "and nearly all of it is given: {}", seen.len());
 }
 
-/// A context that has leased much is away while the limit becomes a thousandth. What it gives back
-/// then is not in the way of what waits: with the lease the first would wait for fifteen seconds
-/// more.
+/// A context that has leased much is away while the limit becomes a thousandth. The lease that it
+/// gives back then is not in the way of bios that wait: with the lease the first would wait for
+/// fifteen seconds more.
 #[test]
 fn what_is_given_back_when_a_limit_falls_is_there_for_what_waits() {
     let mut bench = Bench::new(2);

@@ -138,7 +138,7 @@ impl Stack {
         unsafe { CStr::from_ptr(answer.as_ptr()) }.to_str().unwrap().to_owned()
     }
 
-    /// What closing gives.
+    /// The result of closing.
     pub fn close(self) -> i32 {
         let raw = self.raw;
         std::mem::forget(self);
@@ -205,7 +205,7 @@ impl Context {
         unsafe { drystone_outstanding(self.raw) as usize }
     }
 
-    /// What closing gives; it is tried again in the end.
+    /// The result of closing; it is tried again in the end.
     pub fn close(&mut self, timeout: u64) -> i32 {
         let given = unsafe { drystone_context_close(self.raw, timeout) };
         if given == 0 {

@@ -35,7 +35,7 @@ pub struct BenchArgs {
     /// Size of an I/O
     #[arg(long, default_value = "512", value_parser = block_size)]
     pub bs: u64,
-    /// What the I/Os do
+    /// Operations of the I/Os
     #[arg(long, value_enum, default_value_t = Pattern::Randread)]
     pub rw: Pattern,
     /// Time measured: seconds, or a number with us, ms, s or min
@@ -92,7 +92,7 @@ impl BenchArgs {
     }
 }
 
-/// What the I/Os of a benchmark do.
+/// The operations of a benchmark's I/Os.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Pattern {
     /// Sequential reads.

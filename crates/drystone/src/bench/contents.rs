@@ -1,4 +1,4 @@
-//! What stands on a device that a benchmark is to write to.
+//! Contents of a device that a benchmark is to write to.
 
 use anyhow::{Context as _, ensure};
 use drystone_bench::failure;
@@ -10,8 +10,7 @@ use crate::failure::Failure;
 /// Refuses a device that holds a file system, a partition table or a member of an array. `option`
 /// is what would overwrite it, `name` what the user calls it.
 ///
-/// # Errors
-/// What it holds, or that it cannot be read.
+/// # Errors The contents that it has, or that it cannot be read.
 pub fn check(
     cx: &mut Context,
     index: DevIndex,

@@ -9,7 +9,7 @@ use drystone_bench::Counts;
 const PERCENTILES: [(&str, f64); 5] =
     [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
 
-/// What a run measured.
+/// The figures of one run.
 pub struct Figures {
     /// Bytes of an I/O.
     pub bs: u64,

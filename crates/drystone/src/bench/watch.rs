@@ -35,13 +35,13 @@ struct Run<'a> {
 /// How long a Ctrl-C may be unnoticed.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// What the watcher has seen of the measured time.
+/// Observations of the watcher in the measured time.
 struct Watched {
     helpers_cpu_ns: u64,
     latency: Snapshot,
 }
 
-/// What is measured.
+/// The subject of a measurement.
 pub enum Subject {
     /// A device as given on the command line.
     Device(Box<DeviceSpec>),
@@ -67,7 +67,7 @@ impl Subject {
         }
     }
 
-    /// What the user calls it.
+    /// The name that the user gives it.
     fn name(&self) -> String {
         match self {
             Subject::Device(spec) => match &spec.kind {
@@ -111,9 +111,8 @@ impl Subject {
 
 /// Measures a device.
 ///
-/// # Errors
-/// What could not be opened or does not fit the device, an I/O that failed, a JSON file that
-/// cannot be written.
+/// # Errors A device that cannot be opened, arguments that do not fit it, an I/O that failed, a
+/// JSON file that cannot be written.
 pub fn run(args: &BenchArgs, subject: &Subject) -> anyhow::Result<()> {
     match args.overwrites() {
         Some(_) => subject.check_writes()?,
@@ -173,7 +172,7 @@ fn is_sparse(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.blocks() * 512 < meta.len() / 2)
 }
 
-/// What each lane is to do: random I/O goes everywhere, sequential I/O to a part for each lane.
+/// The work of each lane: random I/O goes everywhere, sequential I/O to a part for each lane.
 fn works(args: &BenchArgs, info: &DeviceInfo) -> anyhow::Result<Vec<Work>> {
     let (threads, block) = (u64::from(args.threads), info.limits.logical_block_size);
     ensure!(

@@ -1,4 +1,4 @@
-//! What the program does for a front end, in the order in which the server asks for it.
+//! The program's work for a front end, in the order in which the server asks for it.
 
 use std::sync::Arc;
 
@@ -10,8 +10,7 @@ use drystone_stack::live::LiveStack;
 use crate::ending::Ending;
 
 /// The program's part of a front end. Its functions are called in this order, all on the thread
-/// that starts and stops the server. What they make that others can see they make by
-/// [`Ending::making`].
+/// that starts and stops the server. Things that others can see they make by [`Ending::making`].
 pub trait FrontEnd: Send {
     /// Before the process has threads, for what it has to be. Nothing is made.
     fn prepare(&mut self, _spec: &StackSpec) {}
@@ -51,9 +50,9 @@ pub trait FrontEnd: Send {
     }
 }
 
-/// What a front end works with.
+/// The surroundings of a front end.
 pub struct At<'a> {
-    /// What is served.
+    /// The stack that is served.
     pub stack: &'a LiveStack,
     /// The doors of all data threads.
     pub inboxes: &'a [Arc<Inbox>],

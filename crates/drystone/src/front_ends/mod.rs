@@ -1,5 +1,5 @@
-//! What the program does for each front end, beside the data threads: sockets, mounts, and taking
-//! them away.
+//! The program's work for each front end, beside the data threads: sockets, mounts, and taking them
+//! away.
 //!
 //! A front end is a file or folder here, and a line in [`all`]. Its options of `drystone serve` are
 //! a field of [`crate::serve::ServeOptions`].

@@ -1,4 +1,4 @@
-//! What the commands share that ask a running server.
+//! Code that the commands share that ask a running server.
 
 use std::path::absolute;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::client::{Client, read};
 use crate::failure::Failure;
 
-/// What the server tells of the arrays named, or of all.
+/// The server's report of the arrays named, or of all.
 pub fn reports(client: &mut Client, names: &[String]) -> Result<Vec<ArrayReport>, Failure> {
     let mut ask = |arguments: &[(&str, &str)]| -> Result<Vec<ArrayReport>, Failure> {
         read(client.ask("md-detail", arguments)?["arrays"].take())

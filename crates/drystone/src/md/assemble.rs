@@ -13,7 +13,7 @@ use super::images::{Image, Images, Wanted};
 use crate::failure::Failure;
 use crate::output;
 
-/// What an array is called whose own name cannot be one.
+/// The name of an array whose own name cannot be one.
 const NAME_DEFAULT: &str = "array";
 
 /// Reads an array's UUID, as mdadm writes it.
@@ -30,14 +30,14 @@ pub fn print(wanted: &Wanted, name: Option<&str>) -> Result<(), Failure> {
     let name = name.map_or_else(|| name_of(&images), str::to_owned);
     let nbd = format!("unix:{name}.sock");
     let text = stack_text(&images, &name, &nbd, images.array.read_only.is_some())?;
-    // What is printed is good.
+    // The printed stack file is good.
     let stack = checked(&name, text)?;
     output::warn(&stack);
     output::print(&stack.source.text)?;
     Ok(())
 }
 
-/// What the array is called: its name without the host.
+/// The array's name without the host.
 pub fn name_of(images: &Images) -> String {
     let whole = images.array.fresh.name();
     let own = whole.split_once(':').map_or(&whole[..], |(_, own)| own);

@@ -237,7 +237,7 @@ fn new_device(device: &Device) -> Result<NewDevice, Failure> {
     Ok(NewDevice { name, sectors, block_sectors, uuid: random_uuid()? })
 }
 
-/// What a device holds is named, and refused unless it may be overwritten.
+/// Contents of a device are named, and refused unless they may be overwritten.
 fn check_contents(device: &Device, force: bool) -> Result<Option<String>, Failure> {
     let name = device.path.display();
     let array = match device.probe()? {
@@ -255,7 +255,7 @@ fn check_contents(device: &Device, force: bool) -> Result<Option<String>, Failur
     }
 }
 
-/// What was chosen, in mdadm's words.
+/// The choices made, in mdadm's words.
 fn told(args: &CreateArgs, options: &CreateOptions, plan: &Plan) -> String {
     let layout = &options.layout;
     let mut out = String::new();

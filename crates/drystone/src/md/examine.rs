@@ -67,7 +67,7 @@ enum Shown {
     Json(Value),
 }
 
-/// What is asked for of a device.
+/// The information that is asked for of a device.
 struct Found {
     name: String,
     sectors: u64,

@@ -1,4 +1,4 @@
-//! What `drystone md examine --json` tells: the keys of `md detail --json` where they mean the
+//! The output of `drystone md examine --json`: the keys of `md detail --json` where they mean the
 //! same, sizes in bytes, places in sectors of the device, times in seconds since 1970.
 
 use drystone_raid::layout::{Level, layout_name};

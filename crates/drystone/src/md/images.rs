@@ -13,7 +13,7 @@ use drystone_stack::size::format_size;
 use super::member::{self, Device};
 use crate::failure::Failure;
 
-/// What is said of the array that is looked for.
+/// The description of the array that is looked for.
 #[derive(Debug, Clone, Default)]
 pub struct Wanted {
     /// Files or block devices, in any order.
@@ -70,7 +70,7 @@ impl Images {
         if wanted.force {
             array.force(&candidates);
         }
-        // What its journal holds is compared with the members when it is started.
+        // The contents of its journal are compared with the members when it is started.
         let may_lack = matches!(found.start, Start::Force(_)) || found.journal.is_some();
         let force = wanted.force && may_lack;
         let images = Images { images, candidates, found, array, force, others };
@@ -92,7 +92,7 @@ impl Images {
         }
     }
 
-    /// What is found, in lines for people: who is what, and what of it is computed.
+    /// The findings, in lines for people: the role of each device, and what of it is computed.
     pub fn report(&self) -> Vec<String> {
         let mut lines = vec![self.title()];
         lines.extend((0..self.array.members.len()).map(|role| self.member_line(role)));

@@ -118,7 +118,7 @@ impl Device {
         probe(self.sectors, |sector| self.read(sector, SUPERBLOCK_BYTES_MAX))
     }
 
-    /// What assembling an array needs to know of it.
+    /// Its data for the assembly of an array.
     pub fn candidate(&self) -> Result<Candidate, Failure> {
         let found = self.probe()?;
         let name = self.path.display().to_string();
@@ -160,7 +160,7 @@ impl Device {
         self.file().metadata().is_ok_and(|meta| meta.file_type().is_block_device())
     }
 
-    /// What Linux calls a partition of this disk; of an image, of its loop device.
+    /// Linux' name of a partition of this disk; of an image, of its loop device.
     fn partition_device(&self, number: u64) -> String {
         let disk = match self.is_block_device() {
             true => self.path.display().to_string(),
@@ -181,7 +181,7 @@ impl Device {
         Ok(found)
     }
 
-    /// What is on the device.
+    /// The contents of the device.
     pub fn contents(&self) -> Result<Contents, Failure> {
         let head = self.read(0, HEAD_BYTES)?;
         let tail = self.sectors.saturating_sub(TAIL_BYTES as u64 / 512);

@@ -1,5 +1,5 @@
-//! What is shown of arrays is what mdadm and Linux have shown: their texts, read field by field,
-//! come out as they were.
+//! Reports of arrays are as mdadm and Linux have them: their texts, read field by field, come out
+//! as they were.
 
 use drystone_raid::layout::layout_number;
 use drystone_raid::metadata::examine::time_words;
@@ -21,7 +21,7 @@ impl Shown {
             text.replace("/dev/", "").replace("@@@ mdstat\n", "").replace("@@@ detail\n", "");
         let end = "unused devices: <none>\n";
         let (mdstat, rest) = text.split_once(end)?;
-        // What else was printed follows.
+        // Other output follows.
         let is_detail = |line: &&str| !line.starts_with(|c: char| c.is_ascii_digit() || c == 'i');
         let detail = rest.lines().take_while(is_detail).map(|line| format!("{line}\n"));
         let shown = Shown { detail: detail.collect(), mdstat: format!("{mdstat}{end}") };
@@ -156,7 +156,7 @@ fn arrays_are_shown_as_mdadm_and_linux_show_them() {
     let mut shown_alike = 0;
     for vector in testing::names() {
         let is_there = testing::folder().join(&vector).join("detail.txt").exists();
-        // What is reshaped or has a journal is not started here.
+        // An array that is reshaped or has a journal is not started here.
         let is_ours = !vector.contains("reshape") && !vector.contains("journal");
         if !is_there || !is_ours {
             continue;

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 /// A server with a folder of its own, killed when its test ends.
 pub struct Server {
     child: Child,
-    /// What tells how the server is, as commands: none of them changes when one is refused.
+    /// Commands that show the server's state: no output changes when a command is refused.
     state: &'static [&'static [&'static str]],
     pub folder: TempDir,
 }

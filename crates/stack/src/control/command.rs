@@ -1,4 +1,4 @@
-//! What a command of the control socket is, and the check of its arguments.
+//! A command of the control socket, and the check of its arguments.
 
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ pub struct Command {
     pub doc: &'static str,
     /// Its arguments.
     pub arguments: &'static [Argument],
-    /// What it gives.
+    /// Its result.
     pub result: Shape,
     /// Carries it out.
     pub(super) run: Handler,
@@ -35,7 +35,7 @@ pub(super) type Handler = fn(&Control<'_>, &Arguments) -> Result<Value, ControlE
 pub struct Argument {
     /// Its key.
     pub name: &'static str,
-    /// What it takes.
+    /// The values that it takes.
     pub ty: Type,
     /// Whether it must be given.
     pub required: bool,

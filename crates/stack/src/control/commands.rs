@@ -31,7 +31,7 @@ const FORCE: Argument = optional(
     "Take the table although an export or another table uses the same sectors.",
 );
 
-/// What commands that change a volume give.
+/// The result of commands that change a volume.
 const CHANGED: Shape = INFO;
 const INFO: Shape = &[
     ("name", "the volume's name"),

@@ -1,4 +1,4 @@
-//! What the commands of the control socket work on.
+//! The objects that commands of the control socket work on.
 
 use crate::diagnostic::shorten;
 use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, array_above, short_timeout};
@@ -34,7 +34,7 @@ impl<'r> Control<'r> {
         Self { runtime, server }
     }
 
-    /// What to say if one of the devices is a member of an array, or below one, and has a time-out
+    /// A warning if one of the devices is a member of an array, or below one, and has a time-out
     /// that makes it fail soon.
     pub(super) fn timeout_warning(&self, devices: &[String]) -> Option<String> {
         let is_short = |name: &&String| {

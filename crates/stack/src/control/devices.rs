@@ -79,8 +79,8 @@ pub(super) fn reopen(control: &Control<'_>, given: &Arguments) -> Result<Value> 
     Ok(json!({ "device": device, "warning": warning }))
 }
 
-/// What to say of a size that the stack file does not say: a file system that was grown does not
-/// fit after the next start. A file without a size there keeps its own.
+/// A warning of a size that the stack file does not say: a file system that was grown does not fit
+/// after the next start. A file without a size there keeps its own.
 fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String> {
     let now = now.parse().ok()?;
     let configured = control.runtime.configured_size(device)?;

@@ -1,4 +1,4 @@
-//! What requests are answered, and what becomes of them.
+//! Requests: their answers, and their effects.
 
 use super::devices::in_unit_that_it_takes;
 use super::fake::Fake;

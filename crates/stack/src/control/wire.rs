@@ -29,7 +29,7 @@ pub fn no_thread(reason: &std::io::Error) -> String {
     ControlError::new("busy", message).into_line()
 }
 
-/// What a client is told that is disconnected because another needs its place.
+/// The message to a client that is disconnected because another needs its place.
 pub fn gave_way() -> String {
     let message = "this connection was idle, and another client needed its place: connect again";
     ControlError::new("busy", message).into_line()

@@ -34,7 +34,7 @@ pub fn certificate_warnings(stack: &StackSpec, now_s: u64) -> Vec<Diagnostic> {
     findings.into_report(stack.source.clone()).diagnostics
 }
 
-/// What to say of the first certificate in a file that is not valid.
+/// A warning of the first certificate in a file that is not valid.
 fn out_of_date(key: &str, path: &Path, now: Moment) -> Option<(String, String)> {
     let pem = fs::read(path).unwrap_or_default();
     let chain = Validity::of_pem(&pem);

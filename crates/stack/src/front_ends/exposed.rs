@@ -25,7 +25,7 @@ pub(super) fn listeners(stack: &StackSpec, findings: &mut Findings) {
     }
 }
 
-/// What is wrong with a listener that everybody can use, and what would be right.
+/// The fault of a listener that everybody can use, and what would be right.
 fn open_to_all(
     listener: &Listener,
     tls: &TlsSpec,

@@ -1,4 +1,4 @@
-//! What each front end does with a stack file.
+//! The work of each front end on a stack file.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use crate::parse::fields::{Check, Fields};
 use crate::spec::{ExportSpec, StackSpec};
 use crate::used_files::Seen;
 
-/// What a stack file says of one front end.
+/// The part of a stack file that is about one front end.
 pub(crate) trait FrontEnd: Sync {
     /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong
     /// with them. The export also appears as `file`, whatever the section says.

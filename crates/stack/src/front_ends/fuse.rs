@@ -95,7 +95,7 @@ fn files(stack: &StackSpec) -> Vec<(&ExportSpec, &FuseSpec)> {
     stack.exports.iter().filter_map(|export| Some((export, export.fuse.as_ref()?))).collect()
 }
 
-/// Keys that say who among other users may open the file.
+/// Keys that say which other users may open the file.
 const OF_OTHERS: [&str; 3] = ["fuse_mode", "fuse_uid", "fuse_gid"];
 
 /// Keys that say something of a file which there is not.
@@ -166,7 +166,7 @@ impl<'a> MountPath<'a> {
     /// One of these that it is, or is in, or that is in it.
     fn met<'p>(&self, places: &'p BTreeMap<PathBuf, MountPath<'a>>) -> Option<&'p MountPath<'a>> {
         let around = self.real.ancestors().find_map(|folder| places.get(folder));
-        // What is in a folder comes right behind it.
+        // Files in a folder come right behind it.
         let behind = (Bound::Excluded(self.real.as_path()), Bound::<&Path>::Unbounded);
         let next = places.range::<Path, _>(behind);
         let inside = { next }.next().filter(|(path, _)| path.starts_with(&self.real));

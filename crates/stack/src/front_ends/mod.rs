@@ -1,5 +1,5 @@
-//! What a stack file says of each front end: how it is read and checked, and how clients reach an
-//! export by it.
+//! The parts of a stack file that are about front ends: how they are read and checked, and how
+//! clients reach an export by it.
 //!
 //! A front end is a file here, and a line in [`ALL`]. Its keys stand with all others in
 //! [`crate::schema`], and what they say in a field of [`ExportSpec`].

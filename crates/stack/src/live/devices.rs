@@ -26,7 +26,7 @@ use crate::spec::DeviceSpec;
 pub struct LiveDevice {
     /// Its name in the stack.
     pub name: String,
-    /// What it is made of, for people: a file's path, else empty.
+    /// Its origin, for people: a file's path, else empty.
     pub description: String,
     /// The device. Always the same `Arc`: contexts tell devices apart by it.
     pub device: Arc<dyn Device>,
@@ -34,7 +34,7 @@ pub struct LiveDevice {
     pub volume: Option<Volume>,
     /// The same, if it is an array.
     pub array: Option<Array>,
-    /// What clients write to it goes through this, by whatever export.
+    /// Clients' writes to it go through this, by whatever export.
     pub(super) write_lock: Arc<RangeLock>,
     /// It was opened for an array, and goes when that lets it go.
     pub(super) comes_by_path: bool,
@@ -148,11 +148,11 @@ pub(super) struct Devices {
 /// A device that nobody is to begin to use.
 pub(super) struct Taken {
     device: Arc<LiveDevice>,
-    /// What becomes of it: `is being stopped`.
+    /// Its fate: `is being stopped`.
     why: String,
 }
 
-/// What the lock guards.
+/// The state that the lock guards.
 pub(super) struct State {
     pub(super) list: Vec<Arc<LiveDevice>>,
     pub(super) taken: Vec<Taken>,
@@ -174,7 +174,7 @@ impl State {
         self.find(name).is_none() && !self.names.iter().any(|taken| taken == name)
     }
 
-    /// What becomes of a device that nobody is to begin to use, in a sentence.
+    /// The fate of a device that nobody is to begin to use, in a sentence.
     pub(super) fn taken(&self, device: &Arc<dyn Device>) -> Option<String> {
         let own = Arc::as_ptr(device).addr();
         let mut taken = self.taken.iter();

@@ -31,7 +31,7 @@ pub struct LiveListener {
 pub struct LiveExport {
     /// As the stack file has it.
     pub spec: ExportSpec,
-    /// What is served, by all front ends.
+    /// The volume that all front ends serve.
     pub volume: Volume,
 }
 

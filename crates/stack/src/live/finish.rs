@@ -1,8 +1,8 @@
 //! The end of an open stack, the same for every program: nothing is lost that was acknowledged, and
 //! arrays are on record as clean.
 //!
-//! Invariant: nothing is flushed before all I/O of those who used the stack has ended, so the flush
-//! covers all that they wrote.
+//! Invariant: nothing is flushed before all I/O of the stack's users has ended, so the flush covers
+//! all that they wrote.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl LiveStack {
     /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
     /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
     /// below it; but where a suspension was only on its way to another table, or not yet complete,
-    /// it is given up and the I/O goes on. What limits keep back goes on at once: it would make
+    /// it is given up and the I/O goes on. I/O that limits keep back goes on at once: it would make
     /// the end wait for as long as they say. Once more only lifts the limits that came since.
     pub fn stop(&self) {
         groups::lift(&self.groups);
@@ -128,7 +128,7 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// What dropped contexts have in flight may be writes, which the flush is to cover.
+    /// I/O of dropped contexts may be writes, which the flush is to cover.
     fn end_orphans(&self, pause: &SleepFn) -> Result<(), String> {
         let until = self.clock.now() + ORPHANS_PATIENCE_NS;
         while self.contexts.free_idle_orphans() > 0 {
@@ -140,7 +140,7 @@ impl LiveStack {
         Ok(())
     }
 
-    /// Makes durable what was written. What volumes were given is in the devices below them.
+    /// Makes durable what was written. Data that volumes were given is in the devices below them.
     fn flush(&self) -> Result<(), String> {
         let mut cx = self.contexts.open(self.engine).map_err(|error| error.message)?;
         let devices = self.devices();

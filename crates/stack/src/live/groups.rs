@@ -85,7 +85,7 @@ pub(super) fn remove(
     })
 }
 
-/// Names who uses a group: one below it, or the exports whose clients are in it.
+/// Names the users of a group: one below it, or the exports whose clients are in it.
 fn in_use(groups: &Groups, exports: &[ExportSpec], path: &str, error: &GroupError) -> ChangeError {
     let below = format!("{path}/");
     let reports = groups.list();

@@ -23,9 +23,8 @@ use crate::spec::{DeviceKind, DeviceSpec, StackSpec};
 impl LiveStack {
     /// Opens all devices of a checked stack and reads the certificates of its exports.
     ///
-    /// # Errors
-    /// What could not be opened, with its place in the stack file; then nothing stays open, and
-    /// files that were made for other devices are removed again.
+    /// # Errors A device that cannot be opened, with its place in the stack file; then nothing
+    /// stays open, and files that were made for other devices are removed again.
     pub fn open(stack: &StackSpec, at: &OpenEnv) -> Result<LiveStack, Report> {
         let mut findings = Findings::default();
         let engine = engine(stack, &at.clock, &mut findings);
@@ -171,8 +170,8 @@ fn description(spec: &DeviceSpec) -> String {
 
 /// Opens one device of a checked stack, and what it stands on.
 ///
-/// # Errors
-/// What could not be opened, with its place in the stack file; then nothing stays open.
+/// # Errors A device that cannot be opened, with its place in the stack file; then nothing stays
+/// open.
 pub fn open_one(
     stack: &StackSpec,
     name: &str,

@@ -1,4 +1,4 @@
-//! What opening a device needs from the program that opens it, and how it fails.
+//! The needs of opening a device that the program meets, and how it fails.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -23,13 +23,13 @@ pub struct OpenError {
     pub device: String,
     /// The key of its section that the error is about, as `queue/nr_requests`.
     pub key: &'static str,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
-    /// What would be right; empty if the message says it all.
+    /// The right form; empty if the message says it all.
     pub hint: String,
 }
 
-/// What opening a device needs to know of the program it is opened for.
+/// The needs of opening a device: the program that it is opened for fills them in.
 pub struct OpenEnv {
     /// Data threads: as many hardware queues a null device gets by itself.
     pub threads: u32,
@@ -78,7 +78,7 @@ pub type OpenContext = Box<dyn Fn(&Arc<ContextSet>, Engine) -> drystone_core::Re
 /// Lets work go on beside the caller, under a name.
 pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>>;
 
-/// What arrays need of the program that opens them.
+/// The needs of arrays that the program meets.
 pub struct Platform {
     /// How a manager gets its context.
     pub open_context: OpenContext,

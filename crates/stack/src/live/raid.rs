@@ -1,7 +1,7 @@
 //! Opens a device that is an array: found on its members, or made of members that are all new.
 //!
-//! Invariant: an array is made only of devices that this very start has made. What held anything
-//! before is only ever assembled.
+//! Invariant: an array is made only of devices that this very start has made. A device that held
+//! anything before is only ever assembled.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -317,7 +317,7 @@ fn paths(members: &[Arc<dyn Device>]) -> String {
     paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "))
 }
 
-/// What an array is made of, for people.
+/// The members of an array, for people.
 pub(super) fn description(array: &array::Array) -> String {
     let status = array.status();
     let disks: Vec<&str> = status.disks.iter().map(|disk| &*disk.name).collect();

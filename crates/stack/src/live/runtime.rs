@@ -185,7 +185,7 @@ impl Runtime for LiveRuntime {
     }
 }
 
-/// What a device is made of: a file, or a volume's segments if they are few.
+/// The origin of a device: a file, or a volume's segments if they are few.
 fn description(live: &LiveDevice) -> String {
     if let Some(array) = &live.array {
         return super::raid::description(array);

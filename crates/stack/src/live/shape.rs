@@ -3,7 +3,7 @@
 use drystone_core::{Env, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
 
-/// What a stack file may say about any device; `None` leaves the driver's own.
+/// Sizes that a stack file may give any device; `None` leaves the driver's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     /// Logical block size in bytes.

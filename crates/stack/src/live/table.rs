@@ -105,7 +105,7 @@ mod tests {
     use drystone_core::clock::ManualClock;
     use std::path::Path;
 
-    /// What a table says is what it was made from.
+    /// A table's text is the text that it was made from.
     #[test]
     fn texts_of_tables() {
         let at = OpenEnv::new(1, ManualClock::new(5));

@@ -73,8 +73,8 @@ fn has_member(table: &Table, own: Key) -> bool {
 }
 
 impl LiveStack {
-    /// A volume or an array that `live` is part of now, if there is one: who writes past that
-    /// spoils it.
+    /// A volume or an array that `live` is part of now, if there is one: a writer past that spoils
+    /// it.
     pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
         above(&self.devices.lock(), live).into_iter().next()
     }
@@ -272,8 +272,8 @@ pub(super) fn check_shares(
     overlap(&all)
 }
 
-/// Looks for sectors that the new table has and somebody else too; `all` is in order. What begins
-/// later overlaps what reaches furthest before it, if anything.
+/// Looks for sectors that the new table has and somebody else too; `all` is in order. An area that
+/// begins later overlaps the one that reaches furthest before it, if any.
 fn overlap(all: &[Use<'_>]) -> Result<(), String> {
     let (mut ours, mut theirs): (Option<&Use<'_>>, Option<&Use<'_>>) = (None, None);
     for part in all {

@@ -1,7 +1,7 @@
 //! Changes of volumes while the stack is served, as dmsetup makes them.
 //!
 //! Invariants:
-//! * What is refused has changed nothing. A suspension that takes too long is taken back.
+//! * A refused change has changed nothing. A suspension that takes too long is taken back.
 //! * Waiting is asking [`Volume::is_quiet`] again after a pause; no lock is held meanwhile, only
 //!   the claim on the volume.
 

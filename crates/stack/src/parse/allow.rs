@@ -1,4 +1,4 @@
-//! Reads the `allow` table of an export: who may use it, and whether only to read.
+//! Reads the `allow` table of an export: the clients that may use it, and whether only to read.
 
 use drystone_exports::server::{Access, Network};
 

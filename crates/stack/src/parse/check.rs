@@ -22,7 +22,7 @@ use crate::spec::Places;
 const MAX_LIST: usize = 4096;
 
 impl Fields {
-    /// What holds when none of `params` is given; required ones stay out.
+    /// The defaults of `params`; required ones stay out.
     pub fn defaults_of(params: &'static [Param]) -> Self {
         let source = Source { name: String::new(), text: String::new() };
         let (mut findings, mut places) = (Findings::default(), Places::default());
@@ -38,7 +38,7 @@ impl Fields {
 
 impl Check<'_> {
     /// Checks `entries` against `params`. `path` (`device/d0`) is where values are noted, `owner`
-    /// what a missing key is reported at. What is wrong is reported and left out, so the result is
+    /// what a missing key is reported at. Faulty values are reported and left out, so the result is
     /// whole only if no error was added.
     pub fn table(
         &mut self,

@@ -1,4 +1,4 @@
-//! Reads the `clients` table of an export: who belongs to which throttle group.
+//! Reads the `clients` table of an export: the throttle group of each client.
 
 use crate::diagnostic::shorten;
 use crate::group::from_shown;

@@ -62,7 +62,7 @@ pub fn device(
     (check.findings.errors() == errors).then_some(device)
 }
 
-/// What `type` or `table` says that a device is.
+/// The kind of a device, by `type` or `table`.
 enum What {
     Kind(&'static Kind),
     Table,
@@ -117,7 +117,7 @@ fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
     None
 }
 
-/// What others call a kind that there is.
+/// Other programs' names of a kind that there is.
 fn meant(word: &str) -> Option<&'static str> {
     match word.to_ascii_lowercase().as_str() {
         "raid" | "raid-5" | "parity" => Some("raid5"),
@@ -322,7 +322,7 @@ fn uuid(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Uuid> {
     uuid
 }
 
-/// What md would not take of what is known by now.
+/// Faults in the known part of an array: md would refuse them.
 fn raid_shape(check: &mut Check<'_>, spec: &RaidSpec, path: &str) {
     // A member may be missing now: what the array has, its superblocks say.
     let named = (spec.members.len() as u32).max(spec.level.disks_min());
@@ -357,7 +357,7 @@ fn members(check: &Check<'_>, fields: &Fields, path: &str) -> Vec<Member> {
     names.collect()
 }
 
-/// What is said of a volume that only a device with a request queue has.
+/// Keys of a volume that only a device with a request queue has.
 fn not_of_volumes(check: &mut Check<'_>, name: &str, path: &str, is_array: bool) {
     let own = |key: &&str| check.places.has(&format!("{path}/{key}"));
     for key in NOT_OF_VOLUMES.into_iter().filter(own).collect::<Vec<_>>() {

@@ -138,7 +138,7 @@ fn check_known(check: &mut Check<'_>, export: &ExportSpec, client: &Client, span
     }
 }
 
-/// The list of those who may use an export holds for NBD, so there must not be a way around it.
+/// The list of clients that may use an export holds for NBD, so there must not be a way around it.
 fn check_allow(check: &mut Check<'_>, export: &ExportSpec) {
     let Some(rules) = &export.allow else { return };
     if export.fuse.is_some() {

@@ -1,4 +1,4 @@
-//! What a check works with, and the typed values that it gives.
+//! The state of a check, and the typed values that it gives.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,13 @@ use crate::diagnostic::{Findings, Source, shorten};
 use crate::iomax::IoMax;
 use crate::spec::{AllowRule, ClientGroup, Listener, Places, Segment};
 
-/// What a check needs at hand: the text, where relative paths start, and where results go.
+/// The state of a check: the text, where relative paths start, and where results go.
 pub struct Check<'a> {
     /// The text.
     pub source: &'a Source,
     /// Folder that relative paths start from.
     pub base: &'a Path,
-    /// What was found wrong.
+    /// The faults that were found.
     pub findings: &'a mut Findings,
     /// Where values stand.
     pub places: &'a mut Places,

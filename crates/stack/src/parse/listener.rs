@@ -31,7 +31,7 @@ pub fn parse_listener(check: &mut Check<'_>, node: &Node) -> Option<Listener> {
         .ok()
 }
 
-/// What is wrong with a part of the text.
+/// The fault of a part of the text.
 struct Wrong {
     part: std::ops::Range<usize>,
     message: String,

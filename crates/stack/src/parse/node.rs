@@ -13,7 +13,7 @@ use crate::diagnostic::{Findings, Source, Span};
 pub struct Node {
     /// Where it stands in the text.
     pub span: Span,
-    /// What it is.
+    /// The value.
     pub value: Raw,
 }
 
@@ -50,7 +50,7 @@ pub struct Entry {
 }
 
 impl Node {
-    /// What kind of value was written, for messages.
+    /// The kind of value that was written, for messages.
     pub fn written(&self) -> &'static str {
         match &self.value {
             Raw::Text(_) | Raw::Word(_) => "a text",
@@ -148,7 +148,7 @@ fn node(value: Spanned<DeValue<'_>>) -> Node {
     Node { span, value }
 }
 
-/// What would be right at a syntax error: most often quotes are missing.
+/// The right form at a syntax error: most often quotes are missing.
 fn syntax_hint(source: &Source, span: &Span) -> String {
     let (line, _) = source.position(span.start);
     let text = source.text.lines().nth(line - 1).unwrap_or("");

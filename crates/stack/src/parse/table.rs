@@ -2,7 +2,7 @@
 //! sectors of 512 bytes.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/` (linear, striped, zero, delay, dm-flakey,
-//! log-writes) and the table rules of dmsetup(8). What follows a `#` is left out, and so are lines
+//! log-writes) and the table rules of dmsetup(8). Text behind a `#` is left out, and so are lines
 //! without a word.
 
 use std::ops::Range;

@@ -10,9 +10,9 @@ use crate::size::{format_size, parse_size};
 /// Why a simple value was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is wrong, following the value: "is out of range".
+    /// The fault, following the value: "is out of range".
     pub reason: String,
-    /// What would be right.
+    /// The right form.
     pub hint: String,
 }
 
@@ -23,8 +23,7 @@ fn refusal<T>(ty: &Type, reason: impl Into<String>) -> Result<T, Refusal> {
 /// Reads a value of a type that needs nothing but the value itself: switches, numbers, choices,
 /// times, modes, names, texts and sectors. Attributes are checked by it as well.
 ///
-/// # Errors
-/// What is wrong and what would be right.
+/// # Errors The fault, and what would be right.
 pub fn parse_simple(ty: &'static Type, node: &Node) -> Result<Value, Refusal> {
     match ty {
         Type::Bool => match (&node.value, node.text()) {

@@ -13,7 +13,7 @@ use crate::duration::Unit;
 /// Size of a null device that names none, as null_blk's.
 pub const NULL_DEFAULT_SIZE: &str = "250GiB";
 
-/// What a `latency` table looks like.
+/// An example of a `latency` table.
 pub const LATENCY_DOC: &str =
     "a table of percentiles, as in { p50 = \"10us\", p99 = \"80us\", max = \"1ms\" }";
 
@@ -23,7 +23,7 @@ const SEEK: Type = Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR }
 
 /// `stripe_cache_size` of an array, also while it runs.
 pub const STRIPE_CACHE_SIZE: Type = Type::Integer { min: CACHE_STRIPES.0, max: CACHE_STRIPES.1 };
-/// What it is.
+/// Its documentation.
 pub const STRIPE_CACHE_SIZE_DOC: &str = "Stripes of the cache: 4 KiB of each member each.";
 
 /// The kinds of device that `type` names, and table devices (named by their `table` key).
@@ -281,7 +281,7 @@ static NULL: &[Param] = &[
     param("fua", Type::Bool, Value("true"), "Offer FUA when there is a write cache."),
 ];
 
-/// What says which kind a device is; one of the two is given.
+/// The keys that say which kind a device is; one of the two is given.
 pub static DEVICE_WHAT: &[Param] = &[
     param("type", Type::Text { max: 64 }, Unset("required, or `table`"), "The kind of device."),
     param(

@@ -4,10 +4,10 @@ use super::IfAbsent::{Required, Unset, Value};
 use super::{HOUR, Param, SECOND, Type, param};
 use crate::duration::Unit;
 
-/// What an `allow` table looks like.
+/// An example of an `allow` table.
 pub const ALLOW_DOC: &str = "a table of clients, as in { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
 
-/// What a `clients` table looks like.
+/// An example of a `clients` table.
 pub const CLIENTS_DOC: &str = "a table of clients and groups, as in { \"uid:1000\" = \"tenants/a\", \"tls:alice\" = \"tenants/b\" }";
 
 /// A user or group by number; the largest stands for none.

@@ -35,9 +35,9 @@ pub(crate) const HOUR: u64 = 3600 * SECOND;
 pub struct Param {
     /// Its key.
     pub key: &'static str,
-    /// What values it takes.
+    /// The values that it takes.
     pub ty: Type,
-    /// What holds when it is not given.
+    /// The value when it is not given.
     pub default: IfAbsent,
     /// One line on what it does.
     pub doc: &'static str,
@@ -47,7 +47,7 @@ const fn param(key: &'static str, ty: Type, default: IfAbsent, doc: &'static str
     Param { key, ty, default, doc }
 }
 
-/// What holds when a parameter is not given.
+/// The value of a parameter that is not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfAbsent {
     /// It must be given.
@@ -133,7 +133,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// What would be right, for hints and docs: "a size from 512B to 4KiB, a power of two".
+    /// The permitted values, for hints and docs: "a size from 512B to 4KiB, a power of two".
     pub fn expected(&self) -> String {
         match self {
             Type::Bool => "true or false".to_owned(),

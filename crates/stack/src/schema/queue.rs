@@ -16,7 +16,7 @@ pub struct QueueSetting {
     key: &'static str,
     /// Its name as an attribute.
     pub attribute: &'static str,
-    /// What values both take.
+    /// The values that both take.
     pub ty: Type,
     default: IfAbsent,
     /// One line on what it does.

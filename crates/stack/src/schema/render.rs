@@ -43,7 +43,7 @@ fn sections() -> Vec<Section> {
     sections
 }
 
-/// What holds when the key is not given, in a few words.
+/// The value when the key is not given, in a few words.
 fn default_text(param: &Param) -> String {
     match param.default {
         IfAbsent::Required => "required".to_owned(),
@@ -53,7 +53,7 @@ fn default_text(param: &Param) -> String {
     }
 }
 
-/// What the key takes.
+/// The values that the key takes.
 fn type_text(param: &Param) -> String {
     match (param.key, param.ty) {
         ("type", _) => availability::available_kinds(),

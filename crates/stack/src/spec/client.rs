@@ -6,7 +6,7 @@ use drystone_exports::server::{Access, Network};
 
 use crate::diagnostic::Span;
 
-/// Who a client is, for `[export.NAME.clients]`.
+/// The identity of a client, for `[export.NAME.clients]`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Client {
     /// A user id, of clients on a Unix socket.
@@ -27,7 +27,7 @@ impl fmt::Display for Client {
 /// A client with the group that its I/O belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientGroup {
-    /// Who.
+    /// The client.
     pub client: Client,
     /// The group's path, empty for the root.
     pub group: String,
@@ -35,7 +35,7 @@ pub struct ClientGroup {
     pub span: Span,
 }
 
-/// Whom a rule lets in.
+/// The clients that a rule lets in.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Allowed {
     /// By user id, or by a name in a certificate.
@@ -44,12 +44,12 @@ pub enum Allowed {
     Network(Network),
 }
 
-/// Who may do what.
+/// A rule: which clients may do what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowRule {
-    /// Who.
+    /// The clients.
     pub who: Allowed,
-    /// What.
+    /// The access that they have.
     pub access: Access,
     /// Where that is said.
     pub span: Span,

@@ -17,7 +17,7 @@ use super::volume::VolumeSpec;
 pub struct DeviceSpec {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// Its request queue.
     pub queue: QueueOptions,
@@ -52,7 +52,7 @@ impl DeviceSpec {
         }
     }
 
-    /// What other devices it stands on.
+    /// The other devices that it stands on.
     pub fn members(&self) -> Vec<Member> {
         match &self.kind {
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
@@ -62,7 +62,7 @@ impl DeviceSpec {
     }
 }
 
-/// What a device is.
+/// The kind of a device.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeviceKind {
     /// A file or block device.
@@ -121,8 +121,8 @@ pub struct RamSpec {
     pub discard: bool,
 }
 
-/// `type = "raid5"`, or another level. What is `None` is as the array has it, or mdadm's choice for
-/// a new one.
+/// `type = "raid5"`, or another level. A value of `None` is as the array has it, or mdadm's choice
+/// for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaidSpec {
     /// The level's word.
@@ -137,7 +137,7 @@ pub struct RaidSpec {
     pub chunk_sectors: Option<u64>,
     /// md's number of the layout.
     pub layout: Option<u32>,
-    /// What makes parity fit after a crash.
+    /// The mechanism that makes parity fit after a crash.
     pub policy: Option<Policy>,
     /// The array that it must be.
     pub uuid: Option<Uuid>,

@@ -64,7 +64,7 @@ pub struct FuseSpec {
     pub mode: Option<u32>,
     /// Its owner, if not the user who runs the server.
     pub uid: Option<u32>,
-    /// Its group, if not that of who runs the server.
+    /// Its group, if not that of the user who runs the server.
     pub gid: Option<u32>,
     /// Whether the kernel may hold writes back.
     pub writeback_cache: bool,

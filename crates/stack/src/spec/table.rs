@@ -25,7 +25,7 @@ pub struct Segment {
     pub start_sector: u64,
     /// Number of sectors, at least 1.
     pub length_sectors: u64,
-    /// What is there.
+    /// The target that is there.
     pub target: Target,
     /// Where the first sector's number stands.
     pub start_span: Span,
@@ -39,7 +39,7 @@ impl Segment {
         self.start_sector.saturating_add(self.length_sectors)
     }
 
-    /// What it uses of other devices.
+    /// The areas that it uses of other devices.
     pub fn members(&self) -> Vec<Member> {
         let area = |place: &Area, length| Member {
             device: place.device.clone(),
@@ -56,7 +56,7 @@ impl Segment {
             Target::Delay(classes) => {
                 let mut places: Vec<&Area> = Vec::new();
                 for Delayed { place, .. } in classes {
-                    // What is read where it is written is used once.
+                    // An area that is read where it is written is used once.
                     if !places.iter().any(|other| other.is_at(place)) {
                         places.push(place);
                     }

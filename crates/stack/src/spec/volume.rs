@@ -1,4 +1,4 @@
-//! What a stack file says of a volume, and the table that it comes to.
+//! A volume of a stack file, and the table that it comes to.
 //!
 //! A `table` says it all. `type = "linear"` and `type = "striped"` name whole members, so their
 //! tables are known only once the members' sizes are: of files, when they are opened.
@@ -32,7 +32,7 @@ pub enum VolumeSpec {
 pub struct TooSmall {
     /// The member.
     pub member: Member,
-    /// What is wrong, in one sentence.
+    /// The fault, in one sentence.
     pub message: String,
 }
 
@@ -60,7 +60,7 @@ impl VolumeSpec {
         }
     }
 
-    /// What other devices it stands on.
+    /// The other devices that it stands on.
     pub fn members(&self) -> Vec<Member> {
         match self {
             VolumeSpec::Table(segments) => segments.iter().flat_map(Segment::members).collect(),

@@ -1,4 +1,4 @@
-//! What storms share: random numbers, and what is written.
+//! Parts that storms share: random numbers, and the data to write.
 #![allow(dead_code)]
 
 use std::time::SystemTime;

@@ -1,6 +1,6 @@
 //! The slow and obvious oracle: groups as pipes through which a fluid runs.
 //!
-//! Every queue is full. All rates grow together, so that whoever competes at a group gets the same
+//! Every queue is full. All rates grow together, so that all that compete at a group get the same
 //! share of what they share, until a limit is reached; what is below it stays as it is, and the
 //! others grow on.
 
@@ -79,7 +79,7 @@ fn sums(pipes: &[Pipe], above: usize, rates: &[f64]) -> (f64, f64) {
 
 /// How the queues at `at` and below grow, in proportion. False if none does.
 fn grow(pipes: &[Pipe], at: usize, grows: &[bool], growth: &mut [f64]) -> bool {
-    // What is shared here: the first limit upwards.
+    // The limit that is shared here: the first one upwards.
     let shared =
         std::iter::successors(Some(at), |at| pipes[*at].parent).find(|at| pipes[*at].is_limited());
     let worth = |size: u64| shared.map_or(1.0, |shared| pipes[shared].worth(size));

@@ -1,7 +1,7 @@
 //! Devices that appear as files: mounting them, loop devices of them, and taking both away.
 //!
 //! Invariants:
-//! - What is mounted is unmounted by a thread that serves nobody, while the data threads answer.
+//! - A mount is taken away by a thread that serves nobody, while the data threads answer.
 //! - A file that was made to be mounted on is removed with the mount, unless something is in it.
 //! - A loop device is made after its file is served, and is gone before that is unmounted.
 
@@ -131,8 +131,7 @@ impl Files {
     /// Makes loop devices of all files, unless the process is to end meanwhile. The workers must
     /// serve.
     ///
-    /// # Errors
-    /// What `losetup` says, or that there can be no thread.
+    /// # Errors The words of `losetup`, or that there can be no thread.
     pub fn make_loop_devices(&mut self, ending: &Ending) -> anyhow::Result<()> {
         let mut all = Vec::new();
         for (index, volume) in self.mount.volumes().enumerate() {
@@ -199,8 +198,7 @@ impl Files {
 
     /// Lets go of the loop devices: those that are in use go once they are not.
     ///
-    /// # Errors
-    /// What `losetup` says.
+    /// # Errors The words of `losetup`.
     pub fn detach_loops(&mut self) -> anyhow::Result<()> {
         self.watch = None;
         // Each of them, though one refuses.
@@ -213,7 +211,8 @@ impl Files {
         self.loops.lock(&self.locks).clone()
     }
 
-    /// Takes the loop devices and the mount away, once nobody uses them: says who is waited for.
+    /// Takes the loop devices and the mount away, once nobody uses them: says which users it waits
+    /// for.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -237,7 +236,7 @@ impl Files {
         Ok(())
     }
 
-    /// What takes everything away at once, though it be in use.
+    /// A function that takes everything away at once, though it be in use.
     pub fn leaver(&self) -> impl FnOnce() + Send + 'static {
         let (mounted, loops, locks) =
             (self.mounted.clone(), self.loops.clone(), self.locks.sibling());
@@ -271,7 +270,7 @@ fn now_s() -> u64 {
 
 /// Waits until something is not so any more; says what, if that takes long.
 fn wait_while(why: &str, busy: impl Fn() -> anyhow::Result<bool>) -> anyhow::Result<()> {
-    // A moment for who is about to close it.
+    // A moment for a user that is about to close it.
     for _ in 0..MOMENTS {
         if !busy()? {
             return Ok(());

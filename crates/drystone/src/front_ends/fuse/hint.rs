@@ -1,5 +1,5 @@
-//! What can be done with a loop device: to mount the file system that is there, or to make one
-//! where nothing is.
+//! Hints for the use of a loop device: to mount the file system that is there, or to make one where
+//! nothing is.
 
 use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};

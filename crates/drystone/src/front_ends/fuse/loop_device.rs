@@ -23,7 +23,7 @@ const REMOVED: &[u8] = b" (deleted)";
 #[derive(Clone, PartialEq, Eq)]
 pub struct LoopDevice {
     path: PathBuf,
-    /// What tells this attachment from others of the device ([`attachment`]).
+    /// The mark that tells this attachment from others of the device ([`attachment`]).
     attachment: Vec<u8>,
 }
 
@@ -31,8 +31,7 @@ impl LoopDevice {
     /// Makes one of `file`, whose server must answer meanwhile; direct I/O, so that pages are not
     /// kept twice.
     ///
-    /// # Errors
-    /// What `losetup` says, or that it is not there.
+    /// # Errors The words of `losetup`, or that it is not there.
     pub fn make(file: &Path, geometry: Geometry) -> anyhow::Result<LoopDevice> {
         let mut command = Command::new("losetup");
         command.args(["--find", "--show", "--direct-io=on"]);
@@ -80,8 +79,7 @@ impl LoopDevice {
 
     /// Lets go of the file; if the device is in use, once it is not.
     ///
-    /// # Errors
-    /// What `losetup` says.
+    /// # Errors The words of `losetup`.
     pub fn detach(&self) -> anyhow::Result<()> {
         if !self.is_attached() {
             return Ok(());
@@ -95,8 +93,7 @@ impl LoopDevice {
 
     /// Takes the size that its file has now.
     ///
-    /// # Errors
-    /// What `losetup` says.
+    /// # Errors The words of `losetup`.
     pub fn follow_size(&self) -> anyhow::Result<()> {
         said(Command::new("losetup").arg("--set-capacity").arg(&self.path)).map(|_| ())
     }
@@ -141,7 +138,7 @@ fn devices() -> Vec<PathBuf> {
     loops.map(|name| Path::new("/dev").join(name)).collect()
 }
 
-/// What sysfs says of a loop device.
+/// An attribute of a loop device in sysfs.
 fn told(device: &Path, what: &str) -> Option<Vec<u8>> {
     let folder = Path::new("/sys/block").join(device.file_name()?);
     let mut text = fs::read(folder.join(what)).ok()?;

@@ -90,7 +90,7 @@ fn in_words(path: &Path, error: kernel::MountError) -> anyhow::Error {
     }
 }
 
-/// What can be mounted on what is there.
+/// The kind of mount for the file or folder that is there.
 fn usable(path: &Path, found: &fs::Metadata, exports: usize) -> anyhow::Result<Kind> {
     let shown = path.display();
     if found.is_dir() {

@@ -1,4 +1,4 @@
-//! What `drystone serve` can be asked for: files beside those of the stack file.
+//! Options of `drystone serve`: files beside those of the stack file.
 
 use std::path::PathBuf;
 

@@ -69,7 +69,7 @@ pub(super) struct Arrays<'a> {
 }
 
 impl Arrays<'_> {
-    /// What is told of the array `name`, or of all.
+    /// The report of the array `name`, or of all.
     pub(super) fn reports(&self, name: Option<&str>) -> Result<Vec<ArrayReport>> {
         let state = self.stack.devices.lock();
         match name {

@@ -115,7 +115,8 @@ fn sync(sync: &SyncStatus) -> SyncReport {
     SyncReport { percent: report.per_mille() / 10, ..report }
 }
 
-/// In mdadm's order: by role, who is to replace a member behind it; then those without one.
+/// In mdadm's order: by role, a replacement behind the member that it replaces; then those without
+/// one.
 fn devices(state: &State, status: &ArrayStatus) -> Vec<MemberReport> {
     let mut sorted: Vec<&DiskStatus> = status.disks.iter().collect();
     sorted.sort_by_key(|disk| (matches!(disk.state, DiskState::Replacement(_)), disk.number));
