@@ -114,6 +114,38 @@ fn types_and_constants_are_those_of_the_header() {
     assert_eq!(printed("g++", "c++"), expected());
 }
 
+/// The C program on the front page of the library's documentation.
+fn example() -> String {
+    let page = include_str!("../src/lib.rs");
+    let lines = page.lines().skip_while(|line| *line != "//! ```c").skip(1);
+    let lines = lines.take_while(|line| *line != "//! ```");
+    let lines = lines.map(|line| line.trim_start_matches("//!"));
+    lines.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
+}
+
+/// Whether the C compiler takes a program, without a warning.
+fn compiles(source: &str) -> bool {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("example.c");
+    std::fs::write(&path, source).unwrap();
+    let compiled = Command::new("timeout")
+        .args(["60", "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"])
+        .arg(&path)
+        .arg("-I")
+        .arg(include())
+        .output()
+        .unwrap();
+    eprintln!("is gcc installed?\n{}", String::from_utf8_lossy(&compiled.stderr));
+    compiled.status.success()
+}
+
+#[test]
+fn the_example_of_the_front_page_compiles() {
+    let example = example();
+    assert!(example.contains("int main(void)") && compiles(&example), "{example}");
+    assert!(!compiles(&example.replace("drystone_submit(context,", "drystone_submit(stack,")));
+}
+
 /// Words that begin with `drystone_` and are followed by `(`, in lines that are no comments.
 fn functions(text: &str) -> BTreeSet<String> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with(['*', '/']));

@@ -7,6 +7,35 @@
 //! * Where one applies that does not bind, a context pays in advance and spends by itself
 //!   (`budget`).
 //! * Bios that have to wait are queued by group; no thread waits (`lane`, `dispatcher`, `tree`).
+//!
+//! # Example
+//!
+//! A limit of two tenants together binds each of them.
+//!
+//! ```
+//! use drystone_core::clock::SystemClock;
+//! use drystone_core::sync::LockRegistry;
+//! use drystone_throttle::{Change, Groups};
+//!
+//! let clock = SystemClock::new();
+//! let registry = LockRegistry::new(clock.clone());
+//! let groups = Groups::new(clock, &registry);
+//! // `Throttled::new` puts this in front of the device of that name.
+//! let throttle = groups.attach("disk");
+//!
+//! let tenants = groups.create("tenants")?;
+//! // Bios of this tenant carry its number.
+//! let tenant = groups.create("tenants/a")?;
+//! let limit = Change { wbps: Some(Some(100 << 20)), ..Change::default() };
+//! groups.set_max("tenants", "disk", &limit)?;
+//!
+//! let (_, all) = throttle.bounds(&registry.counters());
+//! let bounds = all.iter().find(|bounds| bounds.group == tenant.id()).unwrap();
+//! assert!(bounds.reads.is_empty());
+//! assert_eq!(bounds.writes[0].group, tenants.id());
+//! assert_eq!(bounds.writes[0].bps, Some(100 << 20));
+//! # Ok::<(), drystone_throttle::GroupError>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
