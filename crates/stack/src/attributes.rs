@@ -4,7 +4,6 @@
 //! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
 use crate::nearest::nearest;
-use crate::parse::fields::Value;
 use crate::parse::node::{Node, Raw};
 use crate::parse::values::{Refusal, parse_simple};
 use crate::schema::queue::{
@@ -13,6 +12,7 @@ use crate::schema::queue::{
     READ_EXPIRE, SCHEDULER, STRAIGHT, WRITE_CACHE, WRITE_EXPIRE, WRITES_STARVED,
 };
 use crate::schema::{MAX_SIZE, STRIPE_CACHE_SIZE, STRIPE_CACHE_SIZE_DOC, Type};
+pub use crate::setting::Setting;
 
 /// Whether an attribute can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,24 +46,13 @@ pub struct Attribute {
     pub doc: &'static str,
 }
 
-/// A checked value of an attribute.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Setting {
-    /// A count, bytes, or nanoseconds, as the attribute's type says.
-    Number(u64),
-    /// A switch.
-    Bool(bool),
-    /// One of the type's words.
-    Choice(&'static str),
-}
-
 const fn shown(name: &'static str, doc: &'static str) -> Attribute {
     Attribute { name, mode: Mode::ReadOnly, ty: None, doc }
 }
 
 /// A setting of the request queue, which is also a key of a stack file.
 const fn setting(setting: &QueueSetting) -> Attribute {
-    settable(setting.attribute, setting.ty, setting.attribute_doc)
+    settable(setting.attribute, setting.attribute_ty, setting.attribute_doc)
 }
 
 const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute {
@@ -118,11 +107,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     setting(&IOSTATS),
     setting(&IO_TIMEOUT),
-    settable(
-        "queue/max_sectors_kb",
-        Type::Integer { min: 0, max: MAX_SECTORS_KB },
-        "Largest request in KiB, at most max_hw_sectors_kb; 0 goes back to the default.",
-    ),
+    setting(&MAX_SECTORS_KB),
     shown("queue/max_hw_sectors_kb", "Largest request of the driver in KiB."),
     shown("queue/logical_block_size", "Smallest unit of an I/O in bytes."),
     shown("queue/physical_block_size", "Unit written without read-modify-write in bytes."),
@@ -219,10 +204,7 @@ impl Attribute {
         let shown = crate::diagnostic::shorten(text);
         let node = Node { span: 0..0, value: Raw::Word(text.to_owned()) };
         match parse_simple(ty, &node) {
-            Ok(Value::Number(number)) => Ok(Setting::Number(number)),
-            Ok(Value::Bool(switch)) => Ok(Setting::Bool(switch)),
-            Ok(Value::Choice(word)) => Ok(Setting::Choice(word)),
-            Ok(other) => unreachable!("no attribute has the value {other:?}"),
+            Ok(value) => Ok(value.setting()),
             Err(Refusal { reason, .. }) => {
                 Err(format!("`{}`: `{shown}` {reason}; permitted: {}", self.name, self.permitted()))
             }

@@ -16,6 +16,41 @@
 //! * **Errors**: a [`Report`] names the line, column and word of a stack file that is wrong; other
 //!   errors are one sentence each.
 //! * **Lifetimes**: a device stays open as long as the stack or a context refers to it.
+//!
+//! # Example
+//!
+//! ```
+//! use std::path::Path;
+//! use std::time::Duration;
+//!
+//! use drystone_core::clock::SystemClock;
+//! use drystone_core::{Bio, BioList, IoBuf, Sector};
+//! use drystone_stack::live::{LiveStack, OpenEnv, SleepFn};
+//! use drystone_stack::{Source, check};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let text = "[device.memory]\ntype = \"ram\"\nsize = \"16MiB\"\n".to_owned();
+//! let spec = check("example", Source { name: "example".to_owned(), text }, Path::new("."))?;
+//! let stack = LiveStack::open(&spec, &OpenEnv::new(1, SystemClock::new()))?;
+//!
+//! // One context for each thread. A bio owns its buffer until the context returns it.
+//! let mut context = stack.contexts().open(stack.engine())?;
+//! let device = context.open(&stack.devices()[0].device)?;
+//! let (mut bios, mut done) = (BioList::new(), BioList::new());
+//! bios.push(Bio::write(Sector(8), IoBuf::from_slice(&[b'x'; 4096])));
+//! context.submit(device, &mut bios);
+//! while context.reap(&mut done) == 0 {
+//!     context.wait(None);
+//! }
+//! assert!(done.pop().is_some_and(|bio| bio.status.is_ok()));
+//!
+//! drop(context);
+//! stack.stop();
+//! let pause: SleepFn = Box::new(|ns| std::thread::sleep(Duration::from_nanos(ns)));
+//! stack.finish(&pause)?;
+//! # Ok(())
+//! # }
+//! ```
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -44,6 +79,7 @@ mod nearest;
 mod parse;
 pub mod runtime;
 pub mod schema;
+mod setting;
 pub mod size;
 pub mod spec;
 mod uri;

@@ -51,7 +51,9 @@ impl Hierarchy {
     /// The number of the group at `path`.
     pub(crate) fn find(&self, path: &str) -> Option<GroupId> {
         let names = path.split('/').filter(|_| !path.is_empty());
-        names.into_iter().try_fold(GroupId::ROOT, |at, name| self.get(at)?.children.get(name).copied())
+        names
+            .into_iter()
+            .try_fold(GroupId::ROOT, |at, name| self.get(at)?.children.get(name).copied())
     }
 
     /// Make the group `path` as child `name` of `parent`; `None` if there are as many as there can

@@ -88,7 +88,7 @@ impl Runtime for LiveRuntime {
         if self.find(device).is_some_and(|live| live.array.is_some()) {
             // Only the array's manager knows whether it can be done.
             let arrays = Arrays { stack: &self.stack, pause: &self.pause };
-            match arrays.set(device, attribute.name, &text(value)) {
+            match arrays.set(device, attribute.name, &value.text()) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
                 Err(error) => return Err(SetError::Failed { reason: error.message }),
@@ -273,18 +273,9 @@ fn set(live: &LiveDevice, name: &str, value: &Setting) -> Result<(), SetError> {
         ("size", Setting::Number(bytes)) => return grow(live, *bytes),
         ("queue/io_timeout", Setting::Number(ns)) => (ns / 1_000_000).to_string(),
         ("queue/max_sectors_kb", Setting::Number(kib)) => max_sectors(device, *kib)?,
-        (_, value) => text(value),
+        (_, value) => value.text(),
     };
     device.set_attribute(name, &text).map_err(|error| refusal(name, error))
-}
-
-/// A value as devices take it.
-fn text(value: &Setting) -> String {
-    match value {
-        Setting::Number(number) => number.to_string(),
-        Setting::Bool(switch) => u8::from(*switch).to_string(),
-        Setting::Choice(word) => (*word).to_owned(),
-    }
 }
 
 fn refusal(name: &str, error: drystone_core::Error) -> SetError {

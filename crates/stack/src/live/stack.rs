@@ -143,5 +143,4 @@ impl LiveStack {
     pub fn poll_switch(&self) -> &Arc<PollSwitch> {
         &self.poll
     }
-
 }

@@ -7,6 +7,7 @@ use crate::nearest::nearest;
 use crate::parse::fields::{Check, Fields, Value};
 use crate::parse::node::{Entry, Node};
 use crate::parse::table::check_order;
+use crate::schema::queue::SETTINGS;
 use crate::schema::{
     DEVICE_COMMON, DEVICE_KINDS, DEVICE_WHAT, Kind, LATENCY_DOC, NOT_OF_VOLUMES, QUEUE,
     VOLUME_KINDS, VOLUME_QUEUE,
@@ -481,34 +482,13 @@ fn blocks(check: &mut Check<'_>, device: &DeviceSpec, path: &str) {
     }
 }
 
-/// The tunables of `mq-deadline` that were given, as `queue/iosched/` names and takes them.
-fn iosched(fields: &Fields) -> Vec<(&'static str, String)> {
-    const NUMBERS: [&str; 6] = [
-        "read_expire",
-        "write_expire",
-        "prio_aging_expire",
-        "writes_starved",
-        "fifo_batch",
-        "async_depth",
-    ];
-    let numbers = NUMBERS.into_iter().filter_map(|key| Some((key, fields.number_if(key)?)));
-    let switches = ["front_merges", "straight"].into_iter();
-    let switches = switches.filter(|key| fields.has(key));
-    let given = numbers.chain(switches.map(|key| (key, u64::from(fields.bool(key)))));
-    given.map(|(key, number)| (key, number.to_string())).collect()
-}
-
+/// The options of a queue that were given, or that have a default.
 fn queue(fields: &Fields) -> QueueOptions {
-    QueueOptions {
-        scheduler: fields.choice("scheduler").and_then(SchedulerKind::named),
-        iosched: iosched(fields),
-        nr_requests: fields.number32_if("nr_requests"),
-        nomerges: Some(fields.number32("nomerges") as u8), // at most 2 by its type
-        iostats: Some(fields.bool("iostats")),
-        io_timeout_ms: Some((fields.number("io_timeout") / 1_000_000).max(1)),
-        max_sectors_kb: fields.number32_if("max_sectors_kb"),
-        io_poll: Some(fields.bool("io_poll")),
-        read_only: false,
-        write_cache: fields.choice("write_cache").map(|word| word == "write back"),
+    let mut options = QueueOptions::default();
+    for setting in &SETTINGS {
+        if let Some(value) = fields.get(setting.key) {
+            setting.put(&mut options, value.setting());
+        }
     }
+    options
 }

@@ -7,6 +7,7 @@ use drystone_drivers::null::Percentile;
 
 use crate::diagnostic::{Findings, Source, shorten};
 use crate::iomax::IoMax;
+use crate::setting::Setting;
 use crate::spec::{AllowRule, ClientGroup, Listener, Places, Segment};
 
 /// The state of a check: the text, where relative paths start, and where results go.
@@ -52,6 +53,18 @@ pub enum Value {
     Fields(Fields),
     /// A list.
     List(Vec<Value>),
+}
+
+impl Value {
+    /// The value of a setting, which is a number, a switch or a word.
+    pub(crate) fn setting(&self) -> Setting {
+        match self {
+            Value::Number(number) => Setting::Number(*number),
+            Value::Bool(switch) => Setting::Bool(*switch),
+            Value::Choice(word) => Setting::Choice(word),
+            other => unreachable!("no setting has the value {other:?}"),
+        }
+    }
 }
 
 /// The checked values of a table. Asking for a key or a type that the schema does not give it is
