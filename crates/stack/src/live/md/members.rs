@@ -19,7 +19,7 @@ use super::super::volumes::{
     FIRST_PAUSE_NS, LONGEST_PAUSE_NS, check_new, check_stopped, check_unused, no_device, refused,
 };
 use super::super::{open_device, uses};
-use super::{Arrays, Result, failed, of_array, of_opening};
+use super::arrays::{Arrays, Result, failed, of_array, of_opening};
 use crate::diagnostic::shorten;
 use crate::md::{Assemble, Named};
 use crate::names::MAX_NAME_BYTES;

@@ -6,81 +6,28 @@
 //! * A device that was opened for an array is closed when no array has it any more: once all
 //!   contexts have given it up, or, if one of them has I/O in flight there, when that has ended.
 
+mod arrays;
 mod members;
 mod report;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use drystone_core::error::ErrorKind;
-use drystone_core::{Context, Error};
 use drystone_raid::array::{Array, Command};
 use drystone_raid::metadata::Uuid;
 
-use super::devices::{Claim, LiveDevice, State, Taking};
-use super::volumes::{
-    FIRST_PAUSE_NS, LONGEST_PAUSE_NS, check_new, check_stopped, check_unused, claim, no_device,
-    refused,
-};
-use super::{LiveStack, OpenError, SleepFn, raid};
-use crate::control::MANAGER_PATIENCE_NS;
-use crate::duration::format_duration;
-use crate::md::{ArrayChange, ArrayReport, Assemble, Named};
+use super::devices::LiveDevice;
+use super::raid;
+use super::volumes::{check_new, check_stopped, check_unused, refused};
+use crate::md::{ArrayChange, Assemble, Named};
 use crate::names::check_name;
-use crate::runtime::{ChangeError, Refused};
+use crate::runtime::Refused;
 use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec};
+pub(super) use arrays::Arrays;
+use arrays::{Result, failed, of_array, of_opening};
 use members::Found;
 
-type Result<T> = std::result::Result<T, ChangeError>;
-
-fn failed(message: impl Into<String>) -> ChangeError {
-    ChangeError { refused: Refused::Failed, message: message.into() }
-}
-
-/// An error of an array or of its manager.
-fn of_array(error: Error) -> ChangeError {
-    let refused = match error.kind {
-        ErrorKind::NotFound => Refused::NotFound,
-        ErrorKind::Busy => Refused::Busy,
-        ErrorKind::NotSupported => Refused::Unsupported,
-        _ => Refused::Failed,
-    };
-    ChangeError { refused, message: error.message }
-}
-
-/// An error of a device that cannot be opened, with what would be right.
-fn of_opening(error: OpenError) -> ChangeError {
-    match with_switches(&error.hint, &error.device).as_str() {
-        "" => failed(error.message),
-        hint => failed(format!("{}: {hint}", error.message)),
-    }
-}
-
-/// A hint on the keys of a stack file, for a command: that has switches instead.
-fn with_switches(hint: &str, array: &str) -> String {
-    let hint = hint.replace(&format!("`run = true` in [device.{array}]"), "`--run`");
-    hint.replace("`run = true`", "`--run`").replace("`force = true`", "`--force`")
-}
-
-/// Tells of a stack's arrays, and changes them.
-pub(super) struct Arrays<'a> {
-    pub(super) stack: &'a LiveStack,
-    pub(super) pause: &'a SleepFn,
-}
-
 impl Arrays<'_> {
-    /// The report of the array `name`, or of all.
-    pub(super) fn reports(&self, name: Option<&str>) -> Result<Vec<ArrayReport>> {
-        let state = self.stack.devices.lock();
-        match name {
-            None => Ok(state.list.iter().filter_map(|live| report::report(&state, live)).collect()),
-            Some(name) => {
-                let (live, _) = find(&state, name)?;
-                Ok(report::report(&state, live).into_iter().collect())
-            }
-        }
-    }
-
     /// Makes a change to the array `name`. The names of the devices that it was about.
     pub(super) fn make(&self, name: &str, change: &ArrayChange<'_>) -> Result<Vec<String>> {
         match change {
@@ -105,71 +52,6 @@ impl Arrays<'_> {
         let (live, array) = self.array(name)?;
         self.obtain(&live, &array, command.map_err(of_array)?)?;
         Ok(true)
-    }
-
-    fn array(&self, name: &str) -> Result<(Arc<LiveDevice>, Array)> {
-        let state = self.stack.devices.lock();
-        check_stopped(&state)?;
-        find(&state, name).map(|(live, array)| (live.clone(), array.clone()))
-    }
-
-    fn claim(&self, name: &str) -> Result<(Arc<LiveDevice>, Array, Claim)> {
-        let (live, array) = self.array(name)?;
-        let claim = claim(&live)?;
-        Ok((live, array, claim))
-    }
-
-    fn context(&self) -> Result<Context> {
-        self.stack.contexts.open(self.stack.engine).map_err(of_array)
-    }
-
-    /// Has the manager do something, and waits until it has.
-    pub(super) fn obtain(&self, live: &LiveDevice, array: &Array, command: Command) -> Result<()> {
-        self.obtain_with(live, array, command, Vec::new()).map(drop)
-    }
-
-    /// The same, with what is kept from others meanwhile, which comes back.
-    fn obtain_with(
-        &self,
-        live: &LiveDevice,
-        array: &Array,
-        command: Command,
-        guards: Vec<Taking>,
-    ) -> Result<Vec<Taking>> {
-        let request = array.request(command);
-        let locks = self.stack.locks.counters();
-        let deadline = self.stack.clock.now().saturating_add(MANAGER_PATIENCE_NS);
-        let mut pause = FIRST_PAUSE_NS;
-        loop {
-            if let Some(outcome) = request.outcome(&locks) {
-                return outcome.map(|()| guards).map_err(of_array);
-            }
-            if self.stack.clock.now() >= deadline {
-                return Err(self.given_up(live, request.give_up(&locks), guards));
-            }
-            // The array may wait for I/O that dropped contexts have in flight.
-            self.stack.contexts.free_idle_orphans();
-            (self.pause)(pause);
-            pause = (pause * 2).min(LONGEST_PAUSE_NS);
-        }
-    }
-
-    /// The manager hangs. If it has begun what it was asked for it may do it at any time, so what
-    /// was kept from others for that stays so until the server ends.
-    fn given_up(&self, live: &LiveDevice, is_undone: bool, guards: Vec<Taking>) -> ChangeError {
-        let what = match is_undone {
-            true => "will not do it",
-            false => "goes on with it",
-        };
-        if !is_undone {
-            guards.into_iter().for_each(std::mem::forget);
-        }
-        let within = format_duration(MANAGER_PATIENCE_NS);
-        let message = format!(
-            "`{}` has not done it within {within}: it waits for its members, and {what}",
-            live.name
-        );
-        ChangeError { refused: Refused::TimedOut, message }
     }
 
     fn add(&self, name: &str, member: &Named<'_>, force: bool) -> Result<Vec<String>> {
@@ -299,39 +181,5 @@ impl Arrays<'_> {
         };
         let spec = DeviceSpec::of_kind(name, DeviceKind::Raid(raid));
         Ok(DeviceSpec { read_only: how.read_only, ..spec })
-    }
-}
-
-/// The array of that name.
-fn find<'s>(state: &'s State, name: &str) -> Result<(&'s Arc<LiveDevice>, &'s Array)> {
-    let Some(live) = state.find(name) else {
-        let names = state.list.iter().map(|live| live.name.as_str());
-        return refused(Refused::NotFound, no_device(name, names));
-    };
-    match &live.array {
-        Some(array) => Ok((live, array)),
-        None => {
-            let message = format!("`{name}` is a {} device, no array", live.device.info().kind);
-            refused(Refused::Unsupported, message)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn hints_of_commands_name_switches() {
-        for (hint, expected) in [
-            (
-                "`run = true` in [device.a] starts the array degraded",
-                "`--run` starts the array degraded",
-            ),
-            ("only if it is lost, set `run = true`", "only if it is lost, set `--run`"),
-            ("`force = true` starts it", "`--force` starts it"),
-        ] {
-            assert_eq!(with_switches(hint, "a"), expected);
-        }
     }
 }
