@@ -72,8 +72,8 @@ pub struct ExportInfo {
     pub description: String,
     /// Size of the export.
     pub size_bytes: u64,
-    /// The abilities of the export itself. `HAS_FLAGS` and `BLOCK_STATUS_PAYLOAD` are the handshake's
-    /// to add; flags that contradict others or were not negotiated are left out of what is sent.
+    /// The abilities of the export. `HAS_FLAGS` and `BLOCK_STATUS_PAYLOAD` are the handshake's to
+    /// add; flags that contradict others or were not negotiated are left out of what is sent.
     pub flags: TransmissionFlags,
     /// Block size constraints.
     pub block_sizes: BlockSizes,

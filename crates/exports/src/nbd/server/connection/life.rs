@@ -84,8 +84,8 @@ impl Life {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Notes that the client sends no more. Its requests are still done, and its replies are sent if
-    /// it still reads. A Unix socket says if it does not; of others the first reply tells.
+    /// Notes that the client sends no more. Its requests are still done, and its replies are sent
+    /// if it still reads. A Unix socket says if it does not; of others the first reply tells.
     pub(super) fn end_input(&mut self) {
         self.stop_reading();
         let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
