@@ -179,7 +179,10 @@ impl Arrays<'_> {
             force: how.force,
             ..RaidSpec::of_level(level, found.iter().map(member).collect())
         };
-        let spec = DeviceSpec::of_kind(name, DeviceKind::Raid(raid));
-        Ok(DeviceSpec { read_only: how.read_only, ..spec })
+        let mut spec = DeviceSpec::of_kind(name, DeviceKind::Raid(raid));
+        if how.read_only {
+            spec.make_read_only();
+        }
+        Ok(spec)
     }
 }
