@@ -1,13 +1,15 @@
-//! The request queue as a device: what all contexts share, and its attributes.
+//! The request queue as a device: the part that all contexts share. Its attributes are rows in
+//! `attributes.rs`.
+
+mod attributes;
 
 use crate::channel::RequestChannel;
 use crate::config::{Config, ConfigCell};
 use crate::driver::Driver;
-use crate::queues::{QUEUES_MAX, QueueMap};
+use crate::queues::QueueMap;
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{MqDeadline, Port, Ports, Scheduler, SchedulerKind};
 use crate::shared::{DeviceBusy, Shared};
-use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::failures::Failures;
 use drystone_core::histogram::Snapshot;
@@ -15,7 +17,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result};
+use drystone_core::{Channel, Device, DeviceInfo, Env, Extent, Holders, Limits, Result};
 use std::sync::Arc;
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
@@ -138,23 +140,6 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         &self.shared.driver
     }
 
-    fn apply(&self, options: &QueueOptions) -> Result<()> {
-        let values = [
-            ("queue/nr_requests", options.nr_requests.map(|v| v.to_string())),
-            ("queue/nomerges", options.nomerges.map(|v| v.to_string())),
-            ("queue/iostats", options.iostats.map(|v| u8::from(v).to_string())),
-            ("queue/io_timeout", options.io_timeout_ms.map(|v| v.to_string())),
-            ("queue/max_sectors_kb", options.max_sectors_kb.map(|v| v.to_string())),
-            ("queue/io_poll", options.io_poll.map(|v| u8::from(v).to_string())),
-        ];
-        for (name, value) in values {
-            if let Some(value) = value {
-                self.set_attribute(name, &value)?;
-            }
-        }
-        options.iosched.iter().try_for_each(|(name, value)| self.set_iosched(name, value))
-    }
-
     /// Take over limits that changed in the driver (it grew, or lost its discard).
     ///
     /// # Errors
@@ -188,41 +173,6 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.shared.config.get(&self.shared.locks).1
     }
 
-    fn set_max_sectors(&self, value: &str) -> Result<()> {
-        let hw = self.shared.driver.limits().normalized().max_bytes >> 10;
-        let block = self.config().limits.logical_block_size;
-        let (least, most) = max_sectors_kb_range(hw.into(), block);
-        let kb = parse_in("queue/max_sectors_kb", value, least, most)?;
-        self.refresh_limits(Some((kb as u32) << 10))
-    }
-
-    /// `queue/write_cache`: what the queue believes of the device, which itself stays as it is.
-    fn set_write_cache(&self, name: &str, value: &str) -> Result<()> {
-        let write_cache = match value.trim() {
-            "write back" => true,
-            "write through" => false,
-            _ => {
-                return Err(Error::invalid(format!(
-                    "{name}: '{value}' is not permitted: write back or write through is"
-                )));
-            }
-        };
-        self.set_limits(|c| c.write_cache = Some(write_cache))
-    }
-
-    fn set_discard_max(&self, name: &str, value: &str) -> Result<()> {
-        let hw = self.shared.driver.limits().normalized();
-        let (most, unit) = (hw.max_discard_bytes, u64::from(hw.discard_granularity.max(1)));
-        let bytes =
-            value.trim().parse().ok().filter(|n: &u64| *n <= most && n.is_multiple_of(unit));
-        let Some(bytes) = bytes else {
-            return Err(Error::invalid(format!(
-                "{name}: '{value}' is not permitted: a multiple of {unit} from 0 to {most} is"
-            )));
-        };
-        self.set_limits(|c| c.max_discard_bytes = Some(bytes))
-    }
-
     fn depth(&self) -> u32 {
         self.shared.driver.hw_queues().depth.max(1)
     }
@@ -251,64 +201,6 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         config.map.sets().iter().for_each(|tags| tags.set_limit(limit));
     }
 
-    fn set_scheduler_named(&self, name: &str, value: &str) -> Result<()> {
-        let Some(kind) = SchedulerKind::named(value.trim()) else {
-            let names = SchedulerKind::ALL.map(SchedulerKind::name).join(" or ");
-            let text = format!("{name}: '{value}' is not permitted: {names} is");
-            return Err(Error::invalid(text));
-        };
-        // Choosing the one in force changes nothing, as in Linux.
-        if kind == self.config().scheduler { Ok(()) } else { self.set_scheduler(kind) }
-    }
-
-    /// The schedulers, the one in force in brackets.
-    fn scheduler_text(&self) -> String {
-        let current = self.config().scheduler;
-        let text = |kind: SchedulerKind| match kind == current {
-            true => format!("[{}]", kind.name()),
-            false => kind.name().to_owned(),
-        };
-        SchedulerKind::ALL.map(text).join(" ")
-    }
-
-    fn iosched(&self, name: &str) -> Option<String> {
-        let config = self.config();
-        match (config.scheduler, name) {
-            (SchedulerKind::None, _) => None,
-            (_, "straight") => Some(u8::from(config.straight).to_string()),
-            _ => config.tunables.get(name),
-        }
-    }
-
-    fn set_iosched(&self, name: &str, value: &str) -> Result<()> {
-        let full = format!("queue/iosched/{name}");
-        if self.config().scheduler == SchedulerKind::None {
-            let text =
-                format!("{full}: {} has no scheduler: set queue/scheduler first", self.shared.name);
-            return Err(Error::invalid(text));
-        }
-        if name == "straight" {
-            let n = parse_in(&full, value, 0, 1)?;
-            return self.set_config(|c| c.straight = n == 1);
-        }
-        self.shared.config.update(&self.shared.locks, |config| {
-            config.tunables.set(name, value).unwrap_or_else(|| {
-                Err(Error::invalid(format!("{full} is not an attribute of {}", self.shared.name)))
-            })
-        })
-    }
-
-    fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
-        let most = most_requests(self.driver(), self.config().scheduler);
-        let n = parse_in(name, value, 1, most.into())? as u32;
-        self.set_config(|c| {
-            (c.nr_requests, c.tunables.async_depth) = (n, n);
-            self.limit_tags(c);
-        })?;
-        self.wake_waiters();
-        Ok(())
-    }
-
     /// Wake the channels that wait for a tag that may be handed out now, even if their owners are
     /// away.
     fn wake_waiters(&self) {
@@ -317,24 +209,6 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             tags.wake(&self.shared.locks, |message| woken.push(message));
             woken.into_iter().for_each(Message::send_and_kick);
         }
-    }
-
-    fn set_submit_queues(&self, name: &str, value: &str) -> Result<()> {
-        let n = parse_in(name, value, 1, QUEUES_MAX.into())? as u32;
-        self.set_config(|c| self.change_queues(c, n, c.map.hw().poll))?;
-        self.tell_channels();
-        Ok(())
-    }
-
-    /// Without a poll queue nothing is polled; `queue/io_poll` is remembered.
-    fn set_poll_queues(&self, name: &str, value: &str) -> Result<()> {
-        let n = parse_in(name, value, 0, QUEUES_MAX.into())? as u32;
-        match n {
-            0 => self.end_polling(|c| self.change_queues(c, c.map.hw().default, 0)),
-            _ => self.set_config(|c| self.change_queues(c, c.map.hw().default, n)),
-        }?;
-        self.tell_channels();
-        Ok(())
     }
 
     fn change_queues(&self, config: &mut Config, default: u32, poll: u32) {
@@ -441,32 +315,7 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
-        let config = self.config();
-        let number = |n: u64| Some(n.to_string());
-        let flag = |b: bool| Some(u8::from(b).to_string());
-        match name {
-            "queue/scheduler" => Some(self.scheduler_text()),
-            "queue/nr_requests" => number(config.nr_requests.into()),
-            "queue/nomerges" => number(config.nomerges.into()),
-            "queue/iostats" => flag(config.iostats),
-            "queue/io_poll" => flag(config.may_be_polled()),
-            "queue/hw_queues" => number(config.map.hw().default.into()),
-            "submit_queues" if self.driver().has_settable_hw_queues() => {
-                number(config.map.hw().default.into())
-            }
-            "poll_queues" if self.driver().has_settable_hw_queues() => {
-                number(config.map.hw().poll.into())
-            }
-            "queue/io_timeout" => number(config.timeout_ns / 1_000_000),
-            "queue/max_hw_sectors_kb" => {
-                number(u64::from(self.shared.driver.limits().normalized().max_bytes) >> 10)
-            }
-            _ => match name.strip_prefix("queue/iosched/") {
-                Some(tunable) => self.iosched(tunable),
-                None => attribute::of_device(name, &self.info(), || self.stats())
-                    .or_else(|| self.shared.driver.attribute(name)),
-            },
-        }
+        self.get(name)
     }
 
     fn failures(&self) -> Option<&Failures> {
@@ -501,52 +350,5 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         let doorbells: Vec<_> = doorbells.collect();
         drop(left);
         doorbells.into_iter().for_each(Message::send_and_kick);
-    }
-}
-
-impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
-    fn set(&self, name: &str, value: &str) -> Result<()> {
-        match name {
-            "queue/nomerges" => {
-                let n = parse_in(name, value, 0, NOMERGES_MAX)?;
-                self.set_config(|c| c.nomerges = n as u8)
-            }
-            "queue/iostats" => {
-                let n = parse_in(name, value, 0, 1)?;
-                self.set_config(|c| c.iostats = n == 1)
-            }
-            "queue/io_timeout" => {
-                let n = parse_in(name, value, 1, u32::MAX.into())?;
-                self.set_config(|c| c.timeout_ns = n * 1_000_000)
-            }
-            "queue/max_sectors_kb" => self.set_max_sectors(value),
-            "queue/write_cache" => self.set_write_cache(name, value),
-            "queue/discard_max_bytes" => self.set_discard_max(name, value),
-            "queue/nr_requests" => self.set_nr_requests(name, value),
-            "queue/io_poll" => {
-                let most = u64::from(self.config().map.hw().poll > 0);
-                match parse_in(name, value, 0, most)? {
-                    0 => self.end_polling(|c| c.wants_poll = false),
-                    _ => self.set_config(|c| c.wants_poll = true),
-                }
-            }
-            "queue/hw_queues" => self.set_submit_queues(name, value),
-            "submit_queues" if self.driver().has_settable_hw_queues() => {
-                self.set_submit_queues(name, value)
-            }
-            "poll_queues" if self.driver().has_settable_hw_queues() => {
-                self.set_poll_queues(name, value)
-            }
-            "queue/scheduler" => self.set_scheduler_named(name, value),
-            _ if let Some(tunable) = name.strip_prefix("queue/iosched/") => {
-                self.set_iosched(tunable, value)
-            }
-            _ if self.set_driver_attribute(name, value)? => Ok(()),
-            _ => {
-                let known = self.attribute(name).is_some();
-                let problem = if known { "cannot be changed" } else { "is not an attribute" };
-                Err(Error::invalid(format!("{name} {problem} of {}", self.shared.name)))
-            }
-        }
     }
 }

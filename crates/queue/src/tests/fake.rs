@@ -170,7 +170,7 @@ impl Setup {
     }
 }
 
-pub(super) struct Fake {
+pub(crate) struct Fake {
     setup: Setup,
     stage: Arc<Stage>,
 }
@@ -235,7 +235,7 @@ impl Driver for Fake {
     }
 }
 
-pub(super) struct FakeQueue {
+pub(crate) struct FakeQueue {
     context: u32,
     completes_inline: bool,
     stage: Arc<Stage>,

@@ -3,7 +3,7 @@
 mod apart;
 mod attributes;
 mod busy;
-mod fake;
+pub(crate) mod fake;
 mod flush;
 mod interleaved;
 mod layout;

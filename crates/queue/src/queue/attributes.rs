@@ -1,0 +1,312 @@
+//! The attributes of a request queue: a row for each, with its name, its getter, its setter and the
+//! option that sets it at the start.
+//!
+//! Invariants:
+//! * A name stands in one row. Names that have none are the driver's, or those of any device.
+//! * A refused value has changed nothing.
+
+use super::{NOMERGES_MAX, QueueOptions, RequestQueue, max_sectors_kb_range, most_requests};
+use crate::config::Config;
+use crate::driver::Driver;
+use crate::queues::QUEUES_MAX;
+use crate::scheduler::{Scheduler, SchedulerKind};
+use drystone_core::attribute::{self, parse_in};
+use drystone_core::{Device, Error, Result};
+
+/// Sets an attribute of the queue `Q`, by its name and a value.
+type Setter<Q> = fn(&Q, &str, &str) -> Result<()>;
+
+/// An attribute of the queue `Q`.
+struct Attribute<Q> {
+    name: &'static str,
+    /// False of a queue that has no attribute of this name.
+    is_there: fn(&Q) -> bool,
+    /// `None` where any device shows it.
+    get: Option<fn(&Q, &Config) -> String>,
+    /// `None` of an attribute that is only shown.
+    set: Option<Setter<Q>>,
+    /// The value that the maker of the queue chose.
+    option: fn(&QueueOptions) -> Option<String>,
+}
+
+fn number(number: impl Into<u64>) -> String {
+    number.into().to_string()
+}
+
+fn digit(switch: bool) -> String {
+    u8::from(switch).to_string()
+}
+
+impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
+    /// A row of an attribute that every queue has, and that no option sets.
+    const ROW: Attribute<Self> =
+        Attribute { name: "", is_there: |_| true, get: None, set: None, option: |_| None };
+
+    /// The rows. Options are set in their order.
+    const ATTRIBUTES: &'static [Attribute<Self>] = &[
+        Attribute {
+            name: "queue/scheduler",
+            get: Some(|queue, _| queue.scheduler_text()),
+            set: Some(Self::set_scheduler_named),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/nr_requests",
+            get: Some(|_, config| number(config.nr_requests)),
+            set: Some(Self::set_nr_requests),
+            option: |options| options.nr_requests.map(number),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/nomerges",
+            get: Some(|_, config| number(config.nomerges)),
+            set: Some(|queue, name, value| {
+                let n = parse_in(name, value, 0, NOMERGES_MAX)?;
+                queue.set_config(|c| c.nomerges = n as u8)
+            }),
+            option: |options| options.nomerges.map(number),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/iostats",
+            get: Some(|_, config| digit(config.iostats)),
+            set: Some(|queue, name, value| {
+                let n = parse_in(name, value, 0, 1)?;
+                queue.set_config(|c| c.iostats = n == 1)
+            }),
+            option: |options| options.iostats.map(digit),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/io_timeout",
+            get: Some(|_, config| number(config.timeout_ns / 1_000_000)),
+            set: Some(|queue, name, value| {
+                let n = parse_in(name, value, 1, u32::MAX.into())?;
+                queue.set_config(|c| c.timeout_ns = n * 1_000_000)
+            }),
+            option: |options| options.io_timeout_ms.map(number),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/max_sectors_kb",
+            set: Some(Self::set_max_sectors),
+            option: |options| options.max_sectors_kb.map(number),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/io_poll",
+            get: Some(|_, config| digit(config.may_be_polled())),
+            set: Some(Self::set_io_poll),
+            option: |options| options.io_poll.map(digit),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/hw_queues",
+            get: Some(|_, config| number(config.map.hw().default)),
+            set: Some(Self::set_submit_queues),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "submit_queues",
+            is_there: |queue| queue.driver().has_settable_hw_queues(),
+            get: Some(|_, config| number(config.map.hw().default)),
+            set: Some(Self::set_submit_queues),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "poll_queues",
+            is_there: |queue| queue.driver().has_settable_hw_queues(),
+            get: Some(|_, config| number(config.map.hw().poll)),
+            set: Some(Self::set_poll_queues),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/max_hw_sectors_kb",
+            get: Some(|queue, _| number(queue.driver().limits().normalized().max_bytes >> 10)),
+            ..Self::ROW
+        },
+        Attribute { name: "queue/write_cache", set: Some(Self::set_write_cache), ..Self::ROW },
+        Attribute {
+            name: "queue/discard_max_bytes",
+            set: Some(Self::set_discard_max),
+            ..Self::ROW
+        },
+    ];
+
+    fn row(&self, name: &str) -> Option<&'static Attribute<Self>> {
+        Self::ATTRIBUTES.iter().find(|row| row.name == name && (row.is_there)(self))
+    }
+
+    /// The value of an attribute of this device, of any kind.
+    pub(super) fn get(&self, name: &str) -> Option<String> {
+        if let Some(get) = self.row(name).and_then(|row| row.get) {
+            return Some(get(self, &self.config()));
+        }
+        match name.strip_prefix("queue/iosched/") {
+            Some(tunable) => self.iosched(tunable),
+            None => attribute::of_device(name, &self.info(), || self.stats())
+                .or_else(|| self.driver().attribute(name)),
+        }
+    }
+
+    /// Set an attribute of this device, of any kind.
+    pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
+        if let Some(set) = self.row(name).and_then(|row| row.set) {
+            return set(self, name, value);
+        }
+        if let Some(tunable) = name.strip_prefix("queue/iosched/") {
+            return self.set_iosched(tunable, value);
+        }
+        if self.set_driver_attribute(name, value)? {
+            return Ok(());
+        }
+        let known = self.get(name).is_some();
+        let problem = if known { "cannot be changed" } else { "is not an attribute" };
+        Err(Error::invalid(format!("{name} {problem} of {}", self.shared.name)))
+    }
+
+    /// Set what the maker of the queue chose.
+    pub(super) fn apply(&self, options: &QueueOptions) -> Result<()> {
+        for row in Self::ATTRIBUTES {
+            if let Some(value) = (row.option)(options) {
+                self.set_attribute(row.name, &value)?;
+            }
+        }
+        options.iosched.iter().try_for_each(|(name, value)| self.set_iosched(name, value))
+    }
+
+    fn set_max_sectors(&self, name: &str, value: &str) -> Result<()> {
+        let hw = self.shared.driver.limits().normalized().max_bytes >> 10;
+        let block = self.config().limits.logical_block_size;
+        let (least, most) = max_sectors_kb_range(hw.into(), block);
+        let kb = parse_in(name, value, least, most)?;
+        self.refresh_limits(Some((kb as u32) << 10))
+    }
+
+    /// `queue/write_cache`: what the queue believes of the device, which itself stays as it is.
+    fn set_write_cache(&self, name: &str, value: &str) -> Result<()> {
+        let write_cache = match value.trim() {
+            "write back" => true,
+            "write through" => false,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "{name}: '{value}' is not permitted: write back or write through is"
+                )));
+            }
+        };
+        self.set_limits(|c| c.write_cache = Some(write_cache))
+    }
+
+    fn set_discard_max(&self, name: &str, value: &str) -> Result<()> {
+        let hw = self.shared.driver.limits().normalized();
+        let (most, unit) = (hw.max_discard_bytes, u64::from(hw.discard_granularity.max(1)));
+        let bytes =
+            value.trim().parse().ok().filter(|n: &u64| *n <= most && n.is_multiple_of(unit));
+        let Some(bytes) = bytes else {
+            return Err(Error::invalid(format!(
+                "{name}: '{value}' is not permitted: a multiple of {unit} from 0 to {most} is"
+            )));
+        };
+        self.set_limits(|c| c.max_discard_bytes = Some(bytes))
+    }
+
+    fn set_scheduler_named(&self, name: &str, value: &str) -> Result<()> {
+        let Some(kind) = SchedulerKind::named(value.trim()) else {
+            let names = SchedulerKind::ALL.map(SchedulerKind::name).join(" or ");
+            let text = format!("{name}: '{value}' is not permitted: {names} is");
+            return Err(Error::invalid(text));
+        };
+        // Choosing the one in force changes nothing, as in Linux.
+        if kind == self.config().scheduler { Ok(()) } else { self.set_scheduler(kind) }
+    }
+
+    /// The schedulers, the one in force in brackets.
+    fn scheduler_text(&self) -> String {
+        let current = self.config().scheduler;
+        let text = |kind: SchedulerKind| match kind == current {
+            true => format!("[{}]", kind.name()),
+            false => kind.name().to_owned(),
+        };
+        SchedulerKind::ALL.map(text).join(" ")
+    }
+
+    fn iosched(&self, name: &str) -> Option<String> {
+        let config = self.config();
+        match (config.scheduler, name) {
+            (SchedulerKind::None, _) => None,
+            (_, "straight") => Some(u8::from(config.straight).to_string()),
+            _ => config.tunables.get(name),
+        }
+    }
+
+    fn set_iosched(&self, name: &str, value: &str) -> Result<()> {
+        let full = format!("queue/iosched/{name}");
+        if self.config().scheduler == SchedulerKind::None {
+            let text =
+                format!("{full}: {} has no scheduler: set queue/scheduler first", self.shared.name);
+            return Err(Error::invalid(text));
+        }
+        if name == "straight" {
+            let n = parse_in(&full, value, 0, 1)?;
+            return self.set_config(|c| c.straight = n == 1);
+        }
+        self.shared.config.update(&self.shared.locks, |config| {
+            config.tunables.set(name, value).unwrap_or_else(|| {
+                Err(Error::invalid(format!("{full} is not an attribute of {}", self.shared.name)))
+            })
+        })
+    }
+
+    fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
+        let most = most_requests(self.driver(), self.config().scheduler);
+        let n = parse_in(name, value, 1, most.into())? as u32;
+        self.set_config(|c| {
+            (c.nr_requests, c.tunables.async_depth) = (n, n);
+            self.limit_tags(c);
+        })?;
+        self.wake_waiters();
+        Ok(())
+    }
+
+    fn set_submit_queues(&self, name: &str, value: &str) -> Result<()> {
+        let n = parse_in(name, value, 1, QUEUES_MAX.into())? as u32;
+        self.set_config(|c| self.change_queues(c, n, c.map.hw().poll))?;
+        self.tell_channels();
+        Ok(())
+    }
+
+    /// Without a poll queue nothing is polled; `queue/io_poll` is remembered.
+    fn set_poll_queues(&self, name: &str, value: &str) -> Result<()> {
+        let n = parse_in(name, value, 0, QUEUES_MAX.into())? as u32;
+        match n {
+            0 => self.end_polling(|c| self.change_queues(c, c.map.hw().default, 0)),
+            _ => self.set_config(|c| self.change_queues(c, c.map.hw().default, n)),
+        }?;
+        self.tell_channels();
+        Ok(())
+    }
+
+    fn set_io_poll(&self, name: &str, value: &str) -> Result<()> {
+        let most = u64::from(self.config().map.hw().poll > 0);
+        match parse_in(name, value, 0, most)? {
+            0 => self.end_polling(|c| c.wants_poll = false),
+            _ => self.set_config(|c| c.wants_poll = true),
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::scheduler::MqDeadline;
+    use crate::tests::fake::Fake;
+
+    #[test]
+    fn a_name_stands_in_one_row() {
+        let rows = RequestQueue::<Fake, MqDeadline>::ATTRIBUTES;
+        for (at, row) in rows.iter().enumerate() {
+            assert!(!row.name.is_empty() && (row.get.is_some() || row.set.is_some()));
+            assert!(rows[..at].iter().all(|other| other.name != row.name), "{}", row.name);
+        }
+    }
+}
