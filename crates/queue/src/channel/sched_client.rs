@@ -337,6 +337,7 @@ impl<S: Scheduler> SchedulerClient<S> {
     ) -> T {
         let moving = !parts.tags.is_current(&parts.setup.config().map);
         let completes_inline = parts.setup.completes_inline();
+        let epoch = parts.setup.epoch();
         let (scheduler, config, cell) = parts.setup.for_scheduler();
         let mut caller = Caller {
             out: Outlet {
@@ -359,7 +360,12 @@ impl<S: Scheduler> SchedulerClient<S> {
             doorbells: &mut self.doorbells,
             refused: &mut self.refused,
         };
-        call(scheduler, &mut self.local, &mut caller)
+        let result = call(scheduler, &mut self.local, &mut caller);
+        // The scheduler takes over a configuration that changed since the call began.
+        if parts.setup.epoch() != epoch {
+            parts.setup.follow_change(env, parts.flight);
+        }
+        result
     }
 
     /// Run the units that complete inline, of all channels. True if there were some.

@@ -1,8 +1,9 @@
 //! What a channel works with: its device, its driver queue and its copy of the configuration.
 //!
 //! Invariants:
-//! * The copy is as old as the last [`Setup::refresh`], or newer where the shared scheduler has
-//!   looked. A refresh that finds a change also reads the size and tells the driver queue.
+//! * The copy is as old as the last [`Setup::refresh`], or as the last turn at the shared scheduler,
+//!   which refreshes it, too. A change that either finds also reads the size and tells the driver
+//!   queue ([`Setup::follow_change`]).
 //! * The numbers of the channel and of its context never change.
 
 use super::in_flight::InFlight;
@@ -54,6 +55,12 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     #[inline]
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// The number of changes until that configuration.
+    #[inline]
+    pub(crate) fn epoch(&self) -> u64 {
+        self.config.epoch()
     }
 
     /// The limits of that.
@@ -132,6 +139,12 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     #[cold]
     fn take_over(&mut self, env: &mut Env, flight: &mut InFlight) {
         self.config.refresh(&self.shared.config, &env.locks);
+        self.follow_change(env, flight);
+    }
+
+    /// The copy of the configuration is another one now: follow it.
+    #[cold]
+    pub(crate) fn follow_change(&mut self, env: &mut Env, flight: &mut InFlight) {
         self.size_bytes = self.shared.driver.size_bytes();
         self.driver.refresh(env);
         // The time-out may have become shorter.

@@ -48,6 +48,7 @@ struct Script {
     held: Vec<Held>,
     given: BTreeMap<(u32, u32), Status>,
     timed_out: Vec<u64>,
+    refreshes: usize,
     poll_queues: BTreeMap<u32, Option<u32>>,
     bad: BTreeMap<u64, Status>,
 }
@@ -105,6 +106,11 @@ impl Stage {
     }
 
     /// Sectors of the requests that were reported as too slow.
+    /// How often driver queues were told of a change.
+    pub(super) fn refreshes(&self) -> usize {
+        self.script.lock().unwrap().refreshes
+    }
+
     pub(super) fn timed_out(&self) -> Vec<u64> {
         self.script.lock().unwrap().timed_out.clone()
     }
@@ -274,6 +280,10 @@ impl DriverQueue for FakeQueue {
         assert!(script.held.iter().all(|held| held.key != key), "a slot is used twice");
         script.held.push(Held { key, seen, message });
         Issue::Started
+    }
+
+    fn refresh(&mut self, _: &mut Env) {
+        self.stage.script.lock().unwrap().refreshes += 1;
     }
 
     fn use_poll_queue(&mut self, _: &mut Env, queue: Option<u32>) {

@@ -15,6 +15,8 @@ thread_local! {
     static AT_CLOSE: RefCell<Option<(Hook, Hook)>> = const { RefCell::new(None) };
     /// What happens after the next turns, one for each.
     static AFTER_TURN: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
+    /// What happens before the next turn.
+    static BEFORE_TURN: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
 /// `mq-deadline`, with other threads' doings put where they could come.
@@ -31,6 +33,11 @@ impl Scheduler for Interleaved {
         bios: &mut BioList,
         place: Place,
     ) -> bool {
+        if let Some(hook) = BEFORE_TURN.take() {
+            hook();
+            // As the turn does before it looks for another channel's port.
+            caller.split();
+        }
         let again = self.0.run(local, caller, bios, place);
         let mut hooks = AFTER_TURN.take();
         let hook = hooks.pop_front();
@@ -267,4 +274,35 @@ fn a_unit_that_was_granted_in_the_queue_before_goes_in_the_next_one() {
     assert!(stage.give_back(0, Status::Ok));
     assert_eq!(ended(&mut moves.0), [(30, Status::Ok)]);
     assert_eq!(in_use(), [0, 0], "a tag is lost");
+}
+
+/// A turn at the scheduler takes over a change that came after the call had begun. The channel's
+/// driver queue is told of it all the same, and once.
+#[test]
+fn the_driver_is_told_of_a_change_that_a_turn_finds() {
+    let clock = ManualClock::new(1000 * MS);
+    let (set, stage) = (ContextSet::new(clock.clone()), Stage::new());
+    let options = QueueOptions {
+        scheduler: Some(SchedulerKind::MqDeadline),
+        nr_requests: Some(1),
+        iosched: vec![("straight", "0".to_owned())],
+        ..QueueOptions::default()
+    };
+    let device: Arc<dyn Device> = interleaved(Setup::depth(8), &stage, &options, clock);
+    stage.otherwise(Answer::Hold);
+    let mut cx = set.open(Engine::Auto).expect("a ring");
+    let dev = cx.open(&device).expect("a channel");
+    let mut user = (cx, dev);
+    submit(&mut user, [read(10, 1)]);
+    let before = stage.refreshes();
+    let changed = device.clone();
+    let change: Hook = Box::new(move || changed.set_attribute("queue/nomerges", "1").unwrap());
+    BEFORE_TURN.set(Some(change));
+    submit(&mut user, [read(20, 1)]);
+    assert!(BEFORE_TURN.take().is_none(), "there was a turn");
+    submit(&mut user, [read(30, 1)]);
+    assert_eq!(stage.refreshes(), before + 1);
+    while stage.give_back(0, Status::Ok) {
+        assert_eq!(ended(&mut user.0).len(), 1);
+    }
 }
