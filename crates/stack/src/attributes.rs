@@ -135,7 +135,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     settable(
         "md/sync_action",
         Type::Choice(&["check", "repair", "idle", "frozen"]),
-        "The synchronisation in progress (also resync, recover); begins a check or repair, or ends it.",
+        "Synchronisation under way (also resync, recover); begins a check or repair, or ends it.",
     ),
     shown("md/sync_completed", "Sectors of each member that are synchronised, of how many."),
     settable("md/sync_speed_min", SYNC_SPEED, SYNC_SPEED_MIN_DOC),

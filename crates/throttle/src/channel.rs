@@ -343,7 +343,7 @@ impl ThrottleChannel for GroupChannel {
         self.take_granted(env, pass);
     }
 
-    fn is_over(&mut self) -> bool {
+    fn try_end(&mut self) -> bool {
         self.visited.clear();
         self.device.shared().close_port(&self.port, &self.locks);
         self.waiting == 0 && Port::is_ours_alone(&mut self.port)

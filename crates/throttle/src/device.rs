@@ -3,8 +3,8 @@
 //! Invariants:
 //! * A thread that changes limits or groups holds the lock of [`crate::Groups`], so one at a time
 //!   does.
-//! * Contexts read the rules by their epoch. A lane whose structure changes is closed before the new
-//!   rules are published, and what waited there goes on by them after that.
+//! * Contexts read the rules by their epoch. A lane whose structure changes is closed before the
+//!   new rules are published, and what waited there goes on by them after that.
 //! * The meters of a group exist from its first limit on the device until the group is removed.
 
 use crate::budget::ticks_of;

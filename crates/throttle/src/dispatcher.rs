@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! * A bio that may go is *granted*: it goes back to the channel that it came through
-//!   ([`crate::port::PortState::granted`]), which is told afterwards, unless it is the thread's own.
+//!   ([`crate::port::PortState::granted`]), which is told afterwards, unless it is the thread's
+//!   own.
 //! * A bio whose path leads elsewhere by the rules of now goes on to that lane, which is run later
 //!   in the same call.
 //! * The data path calls nothing but [`Dispatcher::run`] and [`Dispatcher::take_out`]; only the

@@ -11,8 +11,8 @@
 //!   bios on to the lanes that the rules name. Until these rules are published the bios stay
 //!   parked.
 //! * The data path never waits for the turn.
-//! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may swallow a request for the turn.
-//!   So a run of the lane follows each of them.
+//! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may swallow a request for the
+//!   turn. So a run of the lane follows each of them.
 
 use crate::budget::{ns_of, ticks_of};
 use crate::group::GroupId;

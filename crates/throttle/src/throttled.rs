@@ -55,8 +55,8 @@ pub trait ThrottleChannel: Send {
     /// The context was dropped: bios that wait end cancelled.
     fn cancel(&mut self, env: &mut Env);
 
-    /// The device is over, too: true if nobody else can reach this any more.
-    fn is_over(&mut self) -> bool;
+    /// End the throttle, because the device is over, too. True once nobody else can reach it.
+    fn try_end(&mut self) -> bool;
 }
 
 /// A device behind its throttle. Cheap to clone if the device is.
@@ -220,7 +220,7 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
     }
 
     fn is_over(&mut self) -> bool {
-        self.throttle.waiting() == 0 && self.device.is_over() && self.throttle.is_over()
+        self.throttle.waiting() == 0 && self.device.is_over() && self.throttle.try_end()
     }
 
     fn close(&mut self, env: &mut Env) {

@@ -46,7 +46,7 @@ impl ThrottleChannel for NoThrottle {
 
     fn cancel(&mut self, _: &mut Env) {}
 
-    fn is_over(&mut self) -> bool {
+    fn try_end(&mut self) -> bool {
         true
     }
 }

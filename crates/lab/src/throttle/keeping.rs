@@ -132,7 +132,7 @@ impl<G: Gate> ThrottleChannel for Keeping<G> {
         }
     }
 
-    fn is_over(&mut self) -> bool {
+    fn try_end(&mut self) -> bool {
         self.kept.is_empty()
     }
 }

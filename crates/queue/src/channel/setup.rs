@@ -1,9 +1,9 @@
 //! What a channel works with: its device, its driver queue and its copy of the configuration.
 //!
 //! Invariants:
-//! * The copy is as old as the last [`Setup::refresh`], or as the last turn at the shared scheduler,
-//!   which refreshes it, too. A change that either finds also reads the size and tells the driver
-//!   queue ([`Setup::follow_change`]).
+//! * The copy is as old as the last [`Setup::refresh`], or as the last turn at the shared
+//!   scheduler, which also refreshes it. A change that either finds also reads the size and tells
+//!   the driver queue ([`Setup::follow_change`]).
 //! * The numbers of the channel and of its context never change.
 
 use super::in_flight::InFlight;
