@@ -74,8 +74,7 @@ fn crates(tree: &Tree) -> BTreeMap<String, Crate> {
     let mut found: BTreeMap<String, Crate> = BTreeMap::new();
     for file in tree.rust_files().filter(|file| is_product_code(file, &tests)) {
         let Some((name, module)) = module_of(&file.path) else { continue };
-        let stripped = rust_source::without_tests(&rust_source::strip(&file.text));
-        let tokens = rust_source::tokens(&stripped);
+        let tokens = rust_source::without_tests(&rust_source::tokens(&file.text));
         let source = found.entry(name).or_default();
         source.files.insert(module.clone(), file.path.clone());
         let (exports, rest) = divided(tokens);

@@ -1,8 +1,10 @@
-//! Reads Rust source well enough to find names in it: comments, literals and test code are put
-//! aside, and imports with braces are written out.
+//! Reads Rust source well enough to find names in it: comments, literals and test code are left
+//! out, and imports with braces are written out. `proc_macro2` cuts the source into tokens.
 //!
-//! This is no parser. It knows exactly as much of the grammar as the checks need: what is a
-//! comment, what is a literal, where an item ends.
+//! This is no parser. It knows exactly as much of the grammar as the checks need: where an item
+//! ends, and which items are for tests.
+
+use proc_macro2::{Spacing, Span, TokenStream, TokenTree};
 
 /// A word or a sign of the source, with its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,8 +13,6 @@ pub struct Token<'a> {
     pub text: &'a str,
     /// Line, from 1.
     pub line: usize,
-    /// Byte offset of its first character.
-    pub start: usize,
 }
 
 /// A path such as `std::sync::Mutex`, imports in braces written out.
@@ -20,80 +20,78 @@ pub struct Token<'a> {
 pub struct PathUse<'a> {
     /// Its segments.
     pub segments: Vec<&'a str>,
-    /// Line of its last segment, from 1.
-    pub line: usize,
 }
 
-/// Replaces comments and the content of literals by blanks. Lines and offsets stay as they were.
-pub fn strip(source: &str) -> String {
-    let bytes = source.as_bytes();
-    let mut out = bytes.to_vec();
-    let mut at = 0;
-    while at < bytes.len() {
-        let end = match opaque_end(bytes, at) {
-            Some(end) => {
-                blank(&mut out[at..end]);
-                end
-            }
-            None => word_end(bytes, at),
-        };
-        at = end;
-    }
-    String::from_utf8_lossy(&out).into_owned()
+/// Splits a file into tokens, without comments and literals.
+pub fn tokens(source: &str) -> Vec<Token<'_>> {
+    let stream: TokenStream = source.parse().expect("the compiler reads it, too");
+    let mut tokens = Vec::new();
+    add_all(stream, source, &mut tokens);
+    proc_macro2::extra::invalidate_current_thread_spans();
+    tokens
 }
 
-/// Replaces every item under `#[cfg(test)]` by blanks, in source that [`strip`] has cleaned.
-/// A file that begins with `#![cfg(test)]` becomes all blank.
-pub fn without_tests(stripped: &str) -> String {
-    let tokens = tokens(stripped);
-    let mut out = stripped.as_bytes().to_vec();
-    let mut index = 0;
-    while index < tokens.len() {
-        let Some((after, inner)) = test_attribute(&tokens, index) else {
-            index += 1;
+fn add_all<'a>(stream: TokenStream, source: &'a str, tokens: &mut Vec<Token<'a>>) {
+    let mut was_colon = false;
+    for tree in stream {
+        let text = &source[tree.span().byte_range()];
+        // The lexer makes an attribute of each comment that documents an item.
+        if text.starts_with("//") || text.starts_with("/*") {
             continue;
-        };
-        let end = if inner { tokens.len() } else { item_end(&tokens, after) };
-        let stop = tokens.get(end).map_or(out.len(), |token| token.start);
-        blank(&mut out[tokens[index].start..stop]);
-        index = end;
+        }
+        let is_joint_colon = matches!(&tree, TokenTree::Punct(sign)
+            if sign.as_char() == ':' && sign.spacing() == Spacing::Joint);
+        match tree {
+            TokenTree::Group(group) => {
+                tokens.push(token(group.span_open(), source));
+                add_all(group.stream(), source, tokens);
+                tokens.push(token(group.span_close(), source));
+            }
+            TokenTree::Punct(sign) if was_colon && sign.as_char() == ':' => {
+                tokens.last_mut().expect("the colon before").text = "::";
+                was_colon = false;
+                continue;
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => tokens.push(token(tree.span(), source)),
+            TokenTree::Literal(_) => {}
+        }
+        was_colon = is_joint_colon;
     }
-    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn token(span: Span, source: &str) -> Token<'_> {
+    Token { text: &source[span.byte_range()], line: span.start().line }
+}
+
+/// The tokens but those of items under `#[cfg(test)]`. Nothing is left of a file that begins with
+/// `#![cfg(test)]`.
+pub fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
+    let (mut kept, mut index) = (Vec::new(), 0);
+    while index < tokens.len() {
+        match test_attribute(tokens, index) {
+            Some((_, true)) => break,
+            Some((after, false)) => index = item_end(tokens, after),
+            None => {
+                kept.push(tokens[index].clone());
+                index += 1;
+            }
+        }
+    }
+    kept
 }
 
 /// Names of modules that are declared for tests only and live in files of their own.
-pub fn test_modules(stripped: &str) -> Vec<String> {
-    let tokens = tokens(stripped);
+pub fn test_modules<'a>(tokens: &[Token<'a>]) -> Vec<&'a str> {
     let mut modules = Vec::new();
     for index in 0..tokens.len() {
-        let Some((after, false)) = test_attribute(&tokens, index) else { continue };
-        let end = item_end(&tokens, after);
-        let words: Vec<&str> = tokens[after..end].iter().map(|token| token.text).collect();
+        let Some((after, false)) = test_attribute(tokens, index) else { continue };
+        let end = item_end(tokens, after);
+        let words: Vec<&'a str> = tokens[after..end].iter().map(|token| token.text).collect();
         if let [.., "mod", name, ";"] = words[..] {
-            modules.push(name.to_owned());
+            modules.push(name);
         }
     }
     modules
-}
-
-/// Splits stripped source into tokens.
-pub fn tokens(stripped: &str) -> Vec<Token<'_>> {
-    let bytes = stripped.as_bytes();
-    let (mut tokens, mut at, mut line) = (Vec::new(), 0, 1);
-    while at < bytes.len() {
-        let end = match bytes[at] {
-            b':' if bytes.get(at + 1) == Some(&b':') => at + 2,
-            _ => word_end(bytes, at),
-        };
-        if bytes[at] == b'\n' {
-            line += 1;
-        } else if !bytes[at].is_ascii_whitespace() {
-            let text = stripped.get(at..end).unwrap_or("?");
-            tokens.push(Token { text, line, start: at });
-        }
-        at = end;
-    }
-    tokens
 }
 
 /// Every path in the tokens, `use a::{b, c::d}` written out as `a::b` and `a::c::d`.
@@ -128,13 +126,13 @@ fn read_path<'a>(
                 prefix.push(word);
                 at += 1;
                 if tokens.get(at).map(|next| next.text) != Some("::") {
-                    found.push(PathUse { segments: prefix.clone(), line: token.line });
+                    found.push(PathUse { segments: prefix.clone() });
                     break;
                 }
                 at += 1;
             }
             _ => {
-                found.push(PathUse { segments: prefix.clone(), line: token.line });
+                found.push(PathUse { segments: prefix.clone() });
                 break;
             }
         }
@@ -251,154 +249,42 @@ fn is_word(text: &str) -> bool {
     text.starts_with(|first: char| first.is_alphabetic() || first == '_')
 }
 
-fn is_word_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || !byte.is_ascii()
-}
-
-/// Offset after the word at `at`, or after the one byte if no word starts there.
-fn word_end(bytes: &[u8], at: usize) -> usize {
-    let length = bytes[at..].iter().take_while(|byte| is_word_byte(**byte)).count();
-    at + length.max(1)
-}
-
-fn blank(bytes: &mut [u8]) {
-    for byte in bytes {
-        if *byte != b'\n' {
-            *byte = b' ';
-        }
-    }
-}
-
-/// If a comment or a literal with hidden content starts at `at`, the offset after it.
-fn opaque_end(bytes: &[u8], at: usize) -> Option<usize> {
-    match bytes[at] {
-        b'/' if bytes.get(at + 1) == Some(&b'/') => Some(line_end(bytes, at)),
-        b'/' if bytes.get(at + 1) == Some(&b'*') => Some(block_comment_end(bytes, at)),
-        b'"' => Some(string_end(bytes, at + 1)),
-        b'\'' => char_end(bytes, at),
-        b'r' | b'b' | b'c' => prefixed_string_end(bytes, at),
-        _ => None,
-    }
-}
-
-fn line_end(bytes: &[u8], at: usize) -> usize {
-    bytes[at..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |length| at + length)
-}
-
-fn block_comment_end(bytes: &[u8], mut at: usize) -> usize {
-    let mut depth = 0_usize;
-    while at < bytes.len() {
-        match &bytes[at..] {
-            [b'/', b'*', ..] => (depth, at) = (depth + 1, at + 2),
-            [b'*', b'/', ..] => (depth, at) = (depth - 1, at + 2),
-            _ => at += 1,
-        }
-        if depth == 0 {
-            break;
-        }
-    }
-    at
-}
-
-/// Offset after a string with escapes, whose content starts at `at`.
-fn string_end(bytes: &[u8], mut at: usize) -> usize {
-    while at < bytes.len() {
-        match bytes[at] {
-            b'\\' => at += 2,
-            b'"' => return at + 1,
-            _ => at += 1,
-        }
-    }
-    bytes.len()
-}
-
-/// Offset after a character literal; nothing for a lifetime or label.
-fn char_end(bytes: &[u8], at: usize) -> Option<usize> {
-    if bytes.get(at + 1) == Some(&b'\\') {
-        let close = bytes[(at + 3).min(bytes.len())..].iter().position(|byte| *byte == b'\'')?;
-        return Some(at + 3 + close + 1);
-    }
-    let first = std::str::from_utf8(&bytes[at + 1..(at + 5).min(bytes.len())])
-        .or_else(|error| std::str::from_utf8(&bytes[at + 1..at + 1 + error.valid_up_to()]))
-        .ok()?
-        .chars()
-        .next()?;
-    let close = at + 1 + first.len_utf8();
-    (bytes.get(close) == Some(&b'\'')).then_some(close + 1)
-}
-
-/// Offset after `r"..."`, `r#"..."#`, `b"..."`, `br"..."`, `c"..."`, `cr"..."`, `b'...'`.
-fn prefixed_string_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let letters = bytes[at..].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let prefix = &bytes[at..at + letters];
-    let after = at + letters;
-    match prefix {
-        b"b" if bytes.get(after) == Some(&b'\'') => char_end(bytes, after),
-        b"b" | b"c" if bytes.get(after) == Some(&b'"') => Some(string_end(bytes, after + 1)),
-        b"r" | b"br" | b"cr" => raw_string_end(bytes, after),
-        _ => None,
-    }
-}
-
-fn raw_string_end(bytes: &[u8], at: usize) -> Option<usize> {
-    let hashes = bytes[at..].iter().take_while(|byte| **byte == b'#').count();
-    if bytes.get(at + hashes) != Some(&b'"') {
-        return None;
-    }
-    let mut close = vec![b'"'];
-    close.resize(1 + hashes, b'#');
-    let content = at + hashes + 1;
-    let length = bytes[content..].windows(close.len()).position(|window| window == close);
-    Some(length.map_or(bytes.len(), |length| content + length + close.len()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(source: &str) -> Vec<String> {
-        let stripped = strip(source);
-        assert_eq!(stripped.len(), source.len(), "offsets must stay");
-        tokens(&stripped).iter().map(|token| token.text.to_owned()).collect()
+    fn words(source: &str) -> Vec<&str> {
+        tokens(source).iter().map(|token| token.text).collect()
     }
 
     fn paths_of(source: &str) -> Vec<String> {
-        let stripped = strip(source);
-        paths(&tokens(&stripped)).iter().map(|path| path.segments.join("::")).collect()
+        paths(&tokens(source)).iter().map(|path| path.segments.join("::")).collect()
     }
 
     #[test]
     fn comments_of_every_kind_disappear() {
-        assert_eq!(words("a // b\n/* c /* d */ e */ f /// g\n//! h"), ["a", "f"]);
-        assert_eq!(words("a /* never closed"), ["a"]);
-        assert_eq!(words("a / b"), ["a", "/", "b"]);
+        assert_eq!(words("a // b\n/* c /* d */ e */ f /// g\n/** h */ fn"), ["a", "f", "fn"]);
+        assert_eq!(words("//! a\nb"), ["b"]);
+        assert_eq!(words("a / b /* ä */ c"), ["a", "/", "b", "c"]);
     }
 
     #[test]
-    fn strings_of_every_kind_disappear() {
-        assert_eq!(words(r#"a "b \" c" d"#), ["a", "d"]);
-        assert_eq!(words(r##"a r"b\" c r#"d " e"# f"##), ["a", "c", "f"]);
-        assert_eq!(words(r##"b"x" br#"y"# c"z" cr"w" k"##), ["k"]);
-        assert_eq!(words(r#"a "never closed"#), ["a"]);
-        assert_eq!(words("\"// no comment\" a"), ["a"]);
-    }
-
-    #[test]
-    fn characters_disappear_and_lifetimes_stay() {
-        assert_eq!(words(r"'a' b '\'' c '\u{1F600}' d b'e' f 'é' g"), ["b", "c", "d", "f", "g"]);
+    fn literals_disappear_and_lifetimes_stay() {
+        assert_eq!(
+            words(r##"a "b \" c" d r#"e " // f"# g b"h" 7 'i' '\'' j"##),
+            ["a", "d", "g", "j"]
+        );
         assert_eq!(words("&'a str"), ["&", "'", "a", "str"]);
-        assert_eq!(words("'\"' a '\"' b"), ["a", "b"]);
     }
 
     #[test]
-    fn raw_identifiers_and_words_that_end_in_prefix_letters_are_words() {
-        assert_eq!(words("r#type bar\"x\" rb"), ["r", "#", "type", "bar", "rb"]);
+    fn colons_belong_together_in_pairs() {
+        assert_eq!(words("a::b: ::c"), ["a", "::", "b", ":", "::", "c"]);
     }
 
     #[test]
     fn lines_are_counted_through_comments_and_strings() {
-        let stripped = strip("/* \n */ \"\n\" word");
-        assert_eq!(tokens(&stripped)[0].line, 3);
+        assert_eq!(tokens("/* \n */ \"\n\" word")[0].line, 3);
     }
 
     #[test]
@@ -416,7 +302,9 @@ mod tests {
     }
 
     fn kept(source: &str) -> String {
-        without_tests(&strip(source)).split_whitespace().collect::<Vec<_>>().join(" ")
+        let tokens = tokens(source);
+        let kept: Vec<&str> = without_tests(&tokens).iter().map(|token| token.text).collect();
+        kept.join(" ")
     }
 
     #[test]
@@ -424,7 +312,7 @@ mod tests {
         assert_eq!(kept("a #[cfg(test)] mod tests { fn f() { {} } } b"), "a b");
         assert_eq!(kept("#[cfg(all(test, not(loom)))] #[x] fn f(a: A, b: B) -> C { } b"), "b");
         assert_eq!(kept("#[cfg(test)] use a::{b, c}; d"), "d");
-        assert_eq!(kept("struct S { #[cfg(test)] a: A, b: B }"), "struct S { b: B }");
+        assert_eq!(kept("struct S { #[cfg(test)] a: A, b: B }"), "struct S { b : B }");
         assert_eq!(kept("#[cfg(test)] mod tests; b"), "b");
         assert_eq!(kept("#![cfg(test)] a { b }"), "");
     }
@@ -434,13 +322,13 @@ mod tests {
         for source in
             ["#[cfg(not(test))] a", "#[cfg(any(test, x))] a", "#[cfg(all(x, not(test)))] a"]
         {
-            assert_eq!(kept(source), source);
+            assert_eq!(kept(source), words(source).join(" "));
         }
     }
 
     #[test]
     fn test_modules_in_files_of_their_own_are_named() {
-        let source = strip("#[cfg(test)] mod tests; #[cfg(test)] pub(crate) mod fake; mod real;");
-        assert_eq!(test_modules(&source), ["tests", "fake"]);
+        let source = "#[cfg(test)] mod tests; #[cfg(test)] pub(crate) mod fake; mod real;";
+        assert_eq!(test_modules(&tokens(source)), ["tests", "fake"]);
     }
 }

@@ -183,7 +183,9 @@ mod tests {
     #[test]
     fn json_has_null_where_nothing_is_known() {
         let row = Row { note: Some("a".to_owned()), threads: 2, ..row("ours", &[f64::NAN, 1.0]) };
-        let expected = json!({ "device": "", "variant": "ours", "threads": 2, "note": "a", "iops": [null, 1.0] });
+        let expected = json!({
+            "device": "", "variant": "ours", "threads": 2, "note": "a", "iops": [null, 1.0]
+        });
         assert_eq!(row.json(), expected);
     }
 }

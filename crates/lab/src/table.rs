@@ -1,7 +1,7 @@
 //! Tables for people: units, columns, and the lines that fill them.
 //!
-//! [`Columns`] takes a column's title beside the way to its cell, so that the two cannot come apart.
-//! Text, Markdown and HTML are ways to write the same [`Table`].
+//! [`Columns`] takes a column's title beside the way to its cell, so that the two cannot come
+//! apart. Text, Markdown and HTML are ways to write the same [`Table`].
 //!
 //! Invariants:
 //! * A line has as many cells as the head.
