@@ -2,7 +2,6 @@
 
 mod bitmap;
 mod channel;
-mod compute;
 mod conf;
 mod plan;
 mod port;
@@ -10,8 +9,6 @@ mod ppl;
 mod roles;
 mod shard;
 mod shared;
-mod stripe;
-mod table;
 mod turn;
 
 pub(crate) use bitmap::Bitmap;

@@ -290,7 +290,7 @@ impl Shared {
     pub(crate) fn counts(&self) -> (ShardCounts, usize) {
         let (mut sum, mut active) = (ShardCounts::default(), 0);
         self.visit(&self.shards_locks, |shard| {
-            sum += shard.counts;
+            sum += shard.counts();
             active += shard.active();
         });
         (sum, active)

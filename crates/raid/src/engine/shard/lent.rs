@@ -3,7 +3,7 @@
 //! that is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
 //!
 //! Invariants:
-//! * Memory of a writer is in `blocks`, or in a run, from [`Shard::take_data`] until
+//! * Memory of a writer is in `blocks`, or in a run, from [`Steps::take_data`] until
 //!   [`Stripe::give_back`], which comes before its item ends. The cache's own block is `set_aside`
 //!   meanwhile.
 //! * Nothing writes to such a block: all data of the stripe is there, so none is read or computed.
@@ -11,23 +11,25 @@
 
 #![allow(unsafe_code, reason = "memory of a write stands for a block of the cache")]
 
-use super::{Item, Shard};
+use super::handle::Steps;
+use super::items::Items;
+use super::piece::Piece;
+use super::stripe::Stripe;
 use crate::engine::roles::Roles;
-use crate::engine::stripe::{Piece, Stripe};
-use crate::ids::{Role, StripeId};
+use crate::ids::Role;
 use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
-use drystone_core::{BioFlags, IoBuf, Slab};
+use drystone_core::{BioFlags, IoBuf};
 
-impl Shard {
+impl Steps<'_> {
     /// Put the data of all writes that are under way into the cache. Their flags.
-    pub(super) fn take_data(&mut self, id: StripeId) -> BioFlags {
-        let (stripe, items) = (&mut self.stripes[id.index()], &self.items);
+    pub(super) fn take_data(&mut self) -> BioFlags {
+        let (stripe, items) = (&mut *self.stripe, &*self.items);
         let may_lend = stripe.is_written_whole() && !mistake!("stripe_acknowledged_early");
         let mut flags = BioFlags::empty();
         for index in 0..stripe.draining.len() {
             let piece = stripe.draining[index];
-            let bio = &items[piece.item].bio;
+            let bio = items.bio(piece.item);
             flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
             match lent(items, &piece).filter(|_| may_lend) {
                 Some(lent) => stripe.set_aside(piece.role, lent),
@@ -41,20 +43,19 @@ impl Shard {
 }
 
 /// The memory of a piece, a whole block, itself.
-fn lent(items: &Slab<Item>, piece: &Piece) -> Option<IoBuf> {
+fn lent(items: &Items, piece: &Piece) -> Option<IoBuf> {
     // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are
     // only read while a stripe is written, and those that come back from members are what was sent.
-    unsafe { items[piece.item].bio.lend_data(piece.at, BLOCK_BYTES) }
+    unsafe { items.bio(piece.item).lend_data(piece.at, BLOCK_BYTES) }
 }
 
 impl Stripe {
     /// Each of its data blocks is written by one write that covers it.
     fn is_written_whole(&self) -> bool {
-        let is_whole = |piece: &Piece| piece.bytes as usize == BLOCK_BYTES;
         let roles = self.draining.iter().map(|piece| piece.role).collect();
         self.draining.len() == self.data.len() as usize
             && self.data == roles
-            && self.draining.iter().all(is_whole)
+            && self.draining.iter().all(Piece::is_whole)
     }
 
     fn set_aside(&mut self, role: Role, lent: IoBuf) {

@@ -1,93 +1,64 @@
 //! Stripes on their way through the partial parity log.
+//!
+//! Invariants:
+//! * From [`Steps::log`] until its blocks are sent a stripe is in [`State::Logging`] and has them
+//!   `pending`. Its ticket is with the log, or is back and in `ticket`.
+//! * A ticket goes to the log for the second time only after the members have the stripe's blocks,
+//!   or are on record as failed.
 
-use super::handle::Step;
-use super::{Shard, TurnEffects};
+use super::handle::{Step, Steps};
+use super::stripe::State;
 use crate::engine::plan::Method;
-use crate::engine::ppl::{Spares, Ticket};
+use crate::engine::ppl::Ticket;
 use crate::engine::roles::Roles;
-use crate::engine::stripe::{FailedWrite, State};
-use crate::engine::turn::TurnInput;
-use crate::ids::StripeId;
 use drystone_core::BioFlags;
 
-impl Shard {
+impl Steps<'_> {
     /// The ticket of a stripe of which the blocks `written` are about to be changed. By
     /// read-modify-write their old content is out of the parity already.
-    pub(super) fn ticket(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        written: Roles,
-        method: Method,
-        spares: &mut Spares,
-    ) -> Ticket {
-        let stripe = &mut self.stripes[id.index()];
+    pub(super) fn ticket(&mut self, written: Roles, method: Method) -> Ticket {
+        let stripe = &mut *self.stripe;
         let others = stripe.data - written;
-        let mut ticket = Ticket::new(spares, id, stripe.sector, stripe.slots_of(written));
+        let mut ticket =
+            Ticket::new(&mut self.out.spares, self.id, stripe.sector, stripe.slots_of(written));
         if !others.is_empty() {
             ticket.set_partial(|partial| match method {
                 Method::Rmw => partial.copy_from_slice(stripe.block(stripe.row.p)),
-                _ => stripe.arithmetic(turn).xor_of(partial, others),
+                _ => stripe.arithmetic(self.turn).xor_of(partial, others),
             });
         }
         ticket
     }
 
     /// Have a stripe logged before `pending` is sent to members.
-    pub(super) fn log(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        pending: (Roles, BioFlags),
-        mut ticket: Ticket,
-        out: &mut TurnEffects,
-    ) {
-        let stripe = &mut self.stripes[id.index()];
-        (stripe.state, stripe.driver) = (State::Logging, turn.home);
+    pub(super) fn log(&mut self, pending: (Roles, BioFlags), mut ticket: Ticket) {
+        let stripe = &mut *self.stripe;
+        (stripe.state, stripe.driver) = (State::Logging, self.turn.home);
         stripe.pending = Some(pending);
-        ticket.set_home(turn.home);
-        let items = &self.items;
-        let home = |item| items[item].bio.home;
-        stripe.items().map(home).filter(|home| *home != turn.home).for_each(|h| out.add_foreign(h));
-        out.tickets.push(ticket);
-    }
-
-    /// A ticket has come back.
-    pub(crate) fn accept_ticket(&mut self, ticket: Ticket) {
-        let (id, failed) = ticket.logged();
-        let stripe = &mut self.stripes[id.index()];
-        debug_assert!(stripe.state == State::Logging && stripe.ticket.is_none());
-        let failed = failed.map(|number| (stripe.row.p, number));
-        let failed = failed.map(|(role, number)| FailedWrite { role, number });
-        stripe.failed.extend(failed);
-        stripe.ticket = Some(ticket);
-        self.make_ready(id);
+        ticket.set_home(self.turn.home);
+        self.out.tickets.push(ticket);
+        self.add_foreign();
     }
 
     /// The log is written; or its member has failed, which has to be on record.
-    pub(super) fn logged(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        out: &mut TurnEffects,
-    ) -> Step {
-        if !self.is_on_record(turn, id) {
-            self.await_manager(id, State::Logging);
+    pub(super) fn logged(&mut self) -> Step {
+        if !self.stripe.is_on_record(self.turn) {
+            self.await_manager(State::Logging);
             return Step::Blocked;
         }
-        let stripe = &mut self.stripes[id.index()];
+        let stripe = &mut *self.stripe;
         stripe.failed.clear();
         if let Some((roles, flags)) = stripe.pending.take() {
-            self.send(turn, id, roles, flags, out);
+            self.send(roles, flags);
         }
         Step::Blocked
     }
 
     /// The members have what was logged, or are on record as failed.
-    pub(super) fn log_done(&mut self, id: StripeId, out: &mut TurnEffects) {
-        if let Some(mut ticket) = self.stripes[id.index()].ticket.take() {
+    pub(super) fn log_done(&mut self) {
+        if let Some(mut ticket) = self.stripe.ticket.take() {
             ticket.set_done();
-            out.tickets.push(ticket);
+            self.out.tickets.push(ticket);
         }
     }
 }

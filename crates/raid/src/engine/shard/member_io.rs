@@ -1,8 +1,8 @@
-//! I/O to members, block by block and in runs, and the memory that it is made of.
+//! I/O to members, block by block.
 
-use crate::ids::{MemberNumber, Role, StripeId};
+use crate::ids::{Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
-use drystone_core::{Bio, BioFlags, BioList, IoBuf};
+use drystone_core::BioFlags;
 
 /// A block that is to be read or written.
 #[derive(Clone, Copy, Debug)]
@@ -42,41 +42,5 @@ impl MemberIo {
     pub(super) fn follows(&self, other: &MemberIo) -> bool {
         let is_next = self.sector == other.sector + STRIPE_SECTORS;
         is_next && self.kind() == other.kind() && !self.is_alone && !other.is_alone
-    }
-}
-
-/// Blocks on their way, in one bio.
-pub(crate) struct Run {
-    pub(super) first: MemberIo,
-    /// md's number of the device.
-    pub(super) number: MemberNumber,
-    pub(super) stripes: Vec<StripeId>,
-}
-
-/// Memory that making bios needs, kept from turn to turn: by the shard, which all runs come back
-/// to, whatever context brings them.
-#[derive(Default)]
-pub(super) struct Makings {
-    /// Idle boxes.
-    bios: BioList,
-    pub(super) stripes: Vec<Vec<StripeId>>,
-    pub(super) bufs: Vec<IoBuf>,
-}
-
-/// Most idle boxes that are kept.
-const BIOS_KEPT: usize = 256;
-
-impl Makings {
-    pub(super) fn bio(&mut self) -> Box<Bio> {
-        self.bios.pop().unwrap_or_else(Bio::flush)
-    }
-
-    /// Keep what a run that has ended was made of.
-    pub(super) fn keep(&mut self, bio: Box<Bio>, mut run: Run) {
-        if self.bios.len() < BIOS_KEPT {
-            self.bios.push(bio);
-            run.stripes.clear();
-            self.stripes.push(run.stripes);
-        }
     }
 }

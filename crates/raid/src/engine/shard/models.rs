@@ -123,7 +123,7 @@ fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
         other.join().unwrap();
         let items = first.len() + second.len();
         assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
-        let counts = model.turn.wait(&LockCounters::new(ManualClock::new(1))).counts;
+        let counts = model.turn.wait(&LockCounters::new(ManualClock::new(1))).counts();
         assert!(counts.woken <= counts.freed, "{counts:?}");
     });
 }
@@ -146,7 +146,7 @@ fn all_end_meanwhile(meanwhile: fn(&Model), cancelled: usize, items: usize) {
             model.stripes.load(Relaxed) as u64,
             "the last size came to the shard"
         );
-        assert_eq!((shard.active(), shard.live()), (0, model.stripes.load(Relaxed)));
+        assert_eq!((shard.active(), shard.stripes.live()), (0, model.stripes.load(Relaxed)));
     });
 }
 

@@ -1,51 +1,64 @@
 //! Blocks that go to the same member side by side, as one bio (a *run*).
 //!
-//! Invariant: a run is known by number from when its bio is made until that has come back; the bio
-//! has the blocks meanwhile, in the order of the run's stripes.
+//! Invariants:
+//! * A run is known by number from when its bio is made until that has come back; the bio has the
+//!   blocks meanwhile, in the order of the run's stripes.
+//! * All blocks of a run have the same member, direction and flags.
+//! * A bio that is kept has no buffers, and a list that is kept is empty.
 
-use super::member_io::{MemberIo, Run};
-use super::{Shard, TurnEffects};
+use super::cache::StripeCache;
+use super::member_io::MemberIo;
 use crate::engine::conf::Member;
-use crate::engine::stripe::Stripe;
-use crate::engine::turn::{Fault, Report, TurnInput};
-use crate::ids::{MemberNumber, Role};
-use crate::layout::STRIPE_SECTORS;
-use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
+use crate::engine::turn::TurnInput;
+use crate::ids::{MemberNumber, Role, StripeId};
+use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Slab};
 
 /// Most blocks of a run: as many as a request has segments by default.
 const RUN_BLOCKS_MAX: usize = 128;
 
-impl Stripe {
-    /// A copy for a role's replacement. The block itself may be on its way to the member if the
-    /// copy has been sent before.
-    fn copy_of(&mut self, role: Role) -> IoBuf {
-        match self.copies.iter().position(|(of, _)| *of == role) {
-            Some(at) => self.copies.swap_remove(at).1,
-            None => IoBuf::from_slice(self.block(role)),
-        }
-    }
+/// Most idle boxes that are kept.
+const BIOS_KEPT: usize = 256;
+
+/// Blocks on their way, in one bio.
+pub(super) struct Run {
+    pub(super) first: MemberIo,
+    /// md's number of the device.
+    pub(super) number: MemberNumber,
+    pub(super) stripes: Vec<StripeId>,
 }
 
-impl Shard {
+/// See the module's text. Memory that bios are made of is kept from turn to turn: by the shard,
+/// because all of its runs come back to it, whichever context brings them.
+#[derive(Default)]
+pub(super) struct Runs {
+    runs: Slab<Run>,
+    /// Idle boxes.
+    bios: BioList,
+    lists: Vec<Vec<StripeId>>,
+    bufs: Vec<IoBuf>,
+}
+
+impl Runs {
     /// Something is being written to device `number`, or to any.
-    pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
+    pub(super) fn has_writes_to(&self, number: Option<MemberNumber>) -> bool {
         let is_to = |run: &Run| run.first.is_write && number.is_none_or(|n| n == run.number);
         self.runs.iter().any(|(_, run)| is_to(run))
     }
 
-    /// Make bios of all that is to be read and written, and hand each to `send` with the role that
-    /// it is for, and whether it is for that role's replacement. Their `user_data` is the number of
-    /// their run.
-    pub(crate) fn make_runs(
+    /// Make bios of all of `ios`, which is emptied, and hand each to `send` with the role that it is
+    /// for, and whether it is for that role's replacement. Their `user_data` is the number of their
+    /// run.
+    pub(super) fn make(
         &mut self,
         turn: &TurnInput<'_>,
-        out: &mut TurnEffects,
+        stripes: &mut StripeCache,
+        ios: &mut Vec<MemberIo>,
         mut send: impl FnMut(Role, bool, Box<Bio>),
     ) {
         // Copies for replacements before what they are copies of.
         let order = |io: &MemberIo| (!io.is_copy, io.kind(), io.sector);
-        out.io.sort_unstable_by_key(order);
-        let mut left = &out.io[..];
+        ios.sort_unstable_by_key(order);
+        let mut left = &ios[..];
         while let Some(first) = left.first() {
             let pairs = left.windows(2).take(RUN_BLOCKS_MAX - 1);
             let len = 1 + pairs.take_while(|pair| pair[1].follows(&pair[0])).count();
@@ -53,86 +66,128 @@ impl Shard {
             left = rest;
             let member = turn.conf.member(first.role, first.is_replacement);
             let member = member.expect("it was there a moment ago");
-            let bio = self.make_run(run, member);
+            let bio = self.make_run(run, member, stripes);
             send(first.role, first.is_replacement, bio);
         }
-        out.io.clear();
+        ios.clear();
     }
 
-    fn make_run(&mut self, ios: &[MemberIo], member: &Member) -> Box<Bio> {
-        let mut bufs = std::mem::take(&mut self.makings.bufs);
+    fn make_run(
+        &mut self,
+        ios: &[MemberIo],
+        member: &Member,
+        stripes: &mut StripeCache,
+    ) -> Box<Bio> {
         for io in ios {
-            let stripe = &mut self.stripes[io.stripe.index()];
-            bufs.push(match io.is_copy {
+            let stripe = &mut stripes[io.stripe];
+            self.bufs.push(match io.is_copy {
                 true => stripe.copy_of(io.role),
                 false => stripe.blocks[io.role.index()].take().expect("it is in the cache"),
             });
         }
-        let mut bio = self.makings.bio();
-        bio.set_bufs(&mut bufs);
-        self.makings.bufs = bufs;
-        let mut stripes = self.makings.stripes.pop().unwrap_or_default();
-        stripes.extend(ios.iter().map(|io| io.stripe));
+        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
+        bio.set_bufs(&mut self.bufs);
+        let mut list = self.lists.pop().unwrap_or_default();
+        list.extend(ios.iter().map(|io| io.stripe));
         let first = ios[0];
         bio.op = if first.is_write { Op::Write } else { Op::Read };
         bio.sector = Sector(member.data_offset + first.sector);
         bio.flags = first.flags;
         // The member's queue does not put them together again.
         bio.flags.set(BioFlags::NOMERGE, first.is_alone);
-        bio.user_data = self.runs.insert(Run { first, number: member.number, stripes }).into();
+        let run = Run { first, number: member.number, stripes: list };
+        bio.user_data = self.runs.insert(run).into();
         bio
     }
 
-    /// A run has come back.
-    pub(crate) fn run_ended(
-        &mut self,
-        turn: &TurnInput<'_>,
-        mut bio: Box<Bio>,
-        out: &mut TurnEffects,
-    ) {
-        let Some(run) = self.runs.remove(bio.user_data as u32) else {
-            debug_assert!(false, "a run ends once");
-            return;
-        };
-        let status = bio.status;
-        let is_ok = status.is_ok();
-        // A replacement may have become the member meanwhile.
-        let as_replacement = turn.conf.is_replacement_at(run.first.role, run.number);
-        let member = as_replacement
-            .and_then(|is_replacement| turn.conf.member(run.first.role, is_replacement));
-        let is_there = member.is_some();
-        // It never came to the member: its context was dropped.
-        let is_cancelled = bio.status == Status::Cancelled && is_there;
-        let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
-        if status == Status::Offline && is_there {
-            let (number, sector, fault) = (run.number, run.first.sector, Fault::Gone);
-            out.reports.push(Report { number, sector, fault });
+    /// The run of a bio that has come back, which is under way no longer.
+    pub(super) fn end(&mut self, bio: &Bio) -> Option<Run> {
+        let run = self.runs.remove(bio.user_data as u32);
+        debug_assert!(run.is_some(), "a run ends once");
+        run
+    }
+
+    /// Keep the memory that a run was made of; its blocks have been taken out of `bio`.
+    pub(super) fn keep(&mut self, bio: Box<Bio>, mut run: Run) {
+        if self.bios.len() < BIOS_KEPT {
+            self.bios.push(bio);
+            run.stripes.clear();
+            self.lists.push(run.stripes);
         }
-        let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
-        for ((id, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
-            let is_replacement = as_replacement.unwrap_or(run.first.is_replacement);
-            let io = MemberIo { stripe: *id, sector, is_replacement, ..run.first };
-            // The device that has the number and the role by now may not have the block.
-            let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
-            if (is_to_be_split || is_cancelled) && has_block {
-                // Which of the blocks it was is not known: each is tried by itself.
-                let stripe = &mut self.stripes[id.index()];
-                match io.is_copy {
-                    false => stripe.blocks[io.role.index()] = Some(block),
-                    true => stripe.copies.push((io.role, block)),
-                }
-                out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
-            } else {
-                let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
-                patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
-                let status = if patch.is_some() { Status::Ok } else { status };
-                if is_ok && io.is_write && member.is_some_and(|member| member.is_bad_at(sector)) {
-                    let (number, fault) = (run.number, Fault::MadeGood);
-                    out.reports.push(Report { number, sector, fault });
-                }
-                self.io_ended(*id, &io, run.number, block, status);
-            }
-        }
-        self.makings.keep(bio, run);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::tests::{conf, with_turn};
+    use super::*;
+
+    fn io(stripe: u32, role: u32, is_write: bool) -> MemberIo {
+        let sector = u64::from(stripe) * 8;
+        MemberIo { role: Role(role), sector, is_write, ..MemberIo::read(StripeId(stripe)) }
+    }
+
+    fn cache(turn: &TurnInput<'_>, stripes: usize) -> StripeCache {
+        let mut cache = StripeCache::new();
+        cache.resize(turn, stripes);
+        cache
+    }
+
+    #[test]
+    fn neighbours_of_a_member_are_one_bio() {
+        with_turn(&conf(3), |turn| {
+            let (mut runs, mut stripes) = (Runs::default(), cache(turn, 8));
+            let alone = MemberIo { is_alone: true, ..io(3, 0, false) };
+            let mut ios =
+                vec![io(1, 0, false), io(0, 0, false), io(5, 0, false), io(2, 1, true), alone];
+            let mut sent = Vec::new();
+            runs.make(turn, &mut stripes, &mut ios, |role, is_replacement, bio| {
+                assert!(!is_replacement);
+                sent.push((role.0, bio.op, bio.sector.0, bio.bytes));
+                assert_eq!(bio.flags.contains(BioFlags::NOMERGE), bio.sector.0 == 16 + 24);
+            });
+            let expected = [
+                (0, Op::Read, 16, 8192),
+                (0, Op::Read, 16 + 24, 4096),
+                (0, Op::Read, 16 + 40, 4096),
+                (1, Op::Write, 16 + 16, 4096),
+            ];
+            assert_eq!((sent, ios.len()), (expected.to_vec(), 0));
+            assert!(stripes[StripeId(0)].blocks[0].is_none(), "the bio has it");
+        });
+    }
+
+    #[test]
+    fn a_run_is_as_long_as_a_request_at_the_most() {
+        with_turn(&conf(3), |turn| {
+            let (mut runs, mut stripes) = (Runs::default(), cache(turn, 130));
+            let mut ios = (0..130).map(|n| io(n, 0, true)).collect();
+            let mut blocks = Vec::new();
+            runs.make(turn, &mut stripes, &mut ios, |_, _, bio| blocks.push(bio.bytes / 4096));
+            assert_eq!(blocks, [128, 2]);
+        });
+    }
+
+    #[test]
+    fn writes_to_a_device_are_known_until_they_end() {
+        with_turn(&conf(3), |turn| {
+            let (mut runs, mut stripes) = (Runs::default(), cache(turn, 2));
+            let mut flight = Vec::new();
+            let mut ios = vec![io(0, 0, false), io(0, 1, true)];
+            runs.make(turn, &mut stripes, &mut ios, |_, _, bio| flight.push(bio));
+            let to = |runs: &Runs, n| runs.has_writes_to(Some(MemberNumber(n)));
+            assert_eq!([to(&runs, 0), to(&runs, 1), runs.has_writes_to(None)], [false, true, true]);
+            let mut write = flight.pop().unwrap();
+            let run = runs.end(&write).unwrap();
+            assert_eq!((run.number, &run.stripes[..]), (MemberNumber(1), &[StripeId(0)][..]));
+            assert!(!runs.has_writes_to(None));
+            assert_eq!(write.take_bufs().count(), 1);
+            let memory = &raw const *write;
+            runs.keep(write, run);
+            ios.push(io(1, 1, true));
+            runs.make(turn, &mut stripes, &mut ios, |_, _, bio| {
+                assert_eq!((&raw const *bio, bio.bytes), (memory, 4096), "the box is used again");
+            });
+        });
     }
 }

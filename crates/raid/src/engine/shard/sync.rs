@@ -4,166 +4,128 @@
 //! A stripe is synchronised under the same exclusion as it is written, so neither sees the other
 //! half done.
 
-use super::handle::{Recorded, Step};
-use super::{Shard, TurnEffects};
+use super::handle::{Recorded, Step, Steps};
 use crate::engine::conf::SyncAction;
 use crate::engine::plan::parity_of;
 use crate::engine::roles::Roles;
-use crate::engine::turn::TurnInput;
-use crate::ids::{Role, StripeId};
+use crate::ids::Role;
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::{BioFlags, IoBuf, Status};
 
-impl Shard {
-    pub(super) fn synchronise(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        out: &mut TurnEffects,
-    ) -> Step {
-        let stripe = &mut self.stripes[id.index()];
+impl Steps<'_> {
+    pub(super) fn synchronise(&mut self) -> Step {
+        let stripe = &mut *self.stripe;
         if !std::mem::replace(&mut stripe.sync_began, true) {
             // The contents of the members count, not those of the cache.
             stripe.uptodate = Roles::EMPTY;
         }
-        match turn.conf.action {
-            Some(SyncAction::Recover) => self.recover(turn, id, out),
-            Some(action) => self.check(turn, id, action, out),
-            None => self.end_sync(id, Status::Cancelled, out),
+        match self.turn.conf.action {
+            Some(SyncAction::Recover) => self.recover(),
+            Some(action) => self.check(action),
+            None => self.end_sync(Status::Cancelled),
         }
     }
 
-    pub(super) fn end_sync(&mut self, id: StripeId, status: Status, out: &mut TurnEffects) -> Step {
-        let stripe = &mut self.stripes[id.index()];
+    pub(super) fn end_sync(&mut self, status: Status) -> Step {
+        let stripe = &mut *self.stripe;
         stripe.sync_began = false;
         if let Some(item) = stripe.sync.take() {
-            self.item_done(item, status, out);
+            self.piece_done(item, status);
         }
         Step::Continue
     }
 
     /// Writes for a synchronisation have ended.
-    pub(super) fn sync_written(&mut self, id: StripeId, status: Status, out: &mut TurnEffects) {
-        if self.stripes[id.index()].sync_began {
-            self.end_sync(id, status, out);
+    pub(super) fn sync_written(&mut self, status: Status) {
+        if self.stripe.sync_began {
+            self.end_sync(status);
         }
     }
 
-    fn recover(&mut self, turn: &TurnInput<'_>, id: StripeId, out: &mut TurnEffects) -> Step {
-        let sector = self.stripes[id.index()].sector;
-        let targets = turn.conf.rebuilding(sector);
-        match self.fetch(turn, id, targets, out) {
+    fn recover(&mut self) -> Step {
+        let sector = self.stripe.sector;
+        let targets = self.turn.conf.rebuilding(sector);
+        match self.fetch(targets) {
             Ok(false) => Step::Blocked,
-            Ok(true) if targets.is_empty() => self.end_sync(id, Status::Ok, out),
-            Ok(true) => self.rebuild(turn, id, targets, out),
-            Err(()) => self.recover_one_by_one(turn, id, targets, out),
+            Ok(true) if targets.is_empty() => self.end_sync(Status::Ok),
+            Ok(true) => self.rebuild(targets),
+            Err(()) => self.recover_one_by_one(targets),
         }
     }
 
-    /// Give members and replacements that are behind their blocks, and nobody else theirs again.
-    fn rebuild(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        roles: Roles,
-        out: &mut TurnEffects,
-    ) -> Step {
-        let sector = self.stripes[id.index()].sector;
-        let members = roles & turn.conf.behind(sector, false) & turn.conf.writable(sector);
-        let replacements = roles & turn.conf.behind(sector, true);
-        self.send_to(turn, id, (members, replacements), BioFlags::BACKGROUND, out);
+    /// Give members and replacements that are behind their blocks, and no others theirs again.
+    fn rebuild(&mut self, roles: Roles) -> Step {
+        let sector = self.stripe.sector;
+        let members =
+            roles & self.turn.conf.behind(sector, false) & self.turn.conf.writable(sector);
+        let replacements = roles & self.turn.conf.behind(sector, true);
+        self.send_to((members, replacements), BioFlags::BACKGROUND);
         Step::Blocked
     }
 
-    /// Not all can be computed. What can be had is not withheld from its member for that; who does
-    /// not get its block is told that it has none.
-    fn recover_one_by_one(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        targets: Roles,
-        out: &mut TurnEffects,
-    ) -> Step {
+    /// Not all can be computed. Members whose blocks can be had get them nevertheless; the others have
+    /// theirs listed as bad.
+    fn recover_one_by_one(&mut self, targets: Roles) -> Step {
         let mut there = Roles::EMPTY;
         for role in targets.iter() {
-            match self.fetch(turn, id, Roles::one(role), out) {
+            match self.fetch(Roles::one(role)) {
                 Ok(false) => return Step::Blocked,
                 Ok(true) => there.insert(role),
                 Err(()) => {}
             }
         }
-        if self.record_bad_blocks(turn, id, targets - there, out) == Recorded::Pending {
+        if self.record_bad_blocks(targets - there) == Recorded::Pending {
             return Step::Blocked;
         }
         match there.is_empty() {
-            true => self.end_sync(id, Status::IoError, out),
-            false => self.rebuild(turn, id, there, out),
+            true => self.end_sync(Status::IoError),
+            false => self.rebuild(there),
         }
     }
 
-    fn check(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        action: SyncAction,
-        out: &mut TurnEffects,
-    ) -> Step {
-        let stripe = &self.stripes[id.index()];
+    fn check(&mut self, action: SyncAction) -> Step {
+        let stripe = &*self.stripe;
         let (data, sector) = (stripe.data, stripe.sector);
-        let bad = turn.conf.bad_at(sector);
+        let bad = self.turn.conf.bad_at(sector);
         if action == SyncAction::Repair && !bad.is_empty() {
-            return self.repair(turn, id, bad, out);
+            return self.repair(bad);
         }
-        let all_parity = parity_of(&stripe.row) & turn.conf.readable(sector);
+        let all_parity = parity_of(&stripe.row) & self.turn.conf.readable(sector);
         // A block that its member could not read is computed and written again: it may not have
         // fitted.
         let parity = all_parity - stripe.unreadable;
-        let lost = data - turn.conf.readable(sector);
+        let lost = data - self.turn.conf.readable(sector);
         if all_parity.len() <= lost.len() {
-            // All parity is needed for what is lost: nothing is left over by which it could be
-            // told.
-            return self.end_sync(id, Status::Ok, out);
+            // All parity is needed for the lost blocks: none is left to compare.
+            return self.end_sync(Status::Ok);
         }
-        match self.fetch(turn, id, data | all_parity, out) {
+        match self.fetch(data | all_parity) {
             Ok(false) => Step::Blocked,
-            Ok(true) => self.compare(turn, id, parity, action, out),
-            Err(()) => match self.record_bad_blocks(turn, id, Roles::EMPTY, out) {
+            Ok(true) => self.compare(parity, action),
+            Err(()) => match self.record_bad_blocks(Roles::EMPTY) {
                 Recorded::Pending => Step::Blocked,
-                Recorded::Yes => self.end_sync(id, Status::IoError, out),
+                Recorded::Yes => self.end_sync(Status::IoError),
             },
         }
     }
 
     /// Write blocks anew that are listed as bad: the members may take them by now.
-    fn repair(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        bad: Roles,
-        out: &mut TurnEffects,
-    ) -> Step {
-        match self.fetch(turn, id, bad, out) {
+    fn repair(&mut self, bad: Roles) -> Step {
+        match self.fetch(bad) {
             Ok(false) => Step::Blocked,
             Ok(true) => {
-                self.send(turn, id, bad, BioFlags::BACKGROUND, out);
+                self.send(bad, BioFlags::BACKGROUND);
                 Step::Blocked
             }
-            Err(()) => self.end_sync(id, Status::IoError, out),
+            Err(()) => self.end_sync(Status::IoError),
         }
     }
 
-    fn compare(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        parity: Roles,
-        action: SyncAction,
-        out: &mut TurnEffects,
-    ) -> Step {
-        let stripe = &mut self.stripes[id.index()];
-        let [p, q] = &mut self.scratch;
+    fn compare(&mut self, parity: Roles, action: SyncAction) -> Step {
+        let stripe = &mut *self.stripe;
+        let [p, q] = &mut *self.scratch;
         let has_q = stripe.row.q.is_some();
-        stripe.arithmetic(turn).parity_into(p, has_q.then_some(&mut **q));
+        stripe.arithmetic(self.turn).parity_into(p, has_q.then_some(&mut **q));
         let (p_role, q_role) = (stripe.row.p, stripe.row.q);
         let differs =
             |role: Role, computed: &IoBuf| parity.has(role) && stripe.block(role) != &**computed;
@@ -175,33 +137,28 @@ impl Shard {
             wrong.insert(q_role);
         }
         if wrong.is_empty() {
-            return self.end_sync_or_rewrite(turn, id, out);
+            return self.end_sync_or_rewrite();
         }
-        out.mismatches += STRIPE_SECTORS;
+        self.out.mismatches += STRIPE_SECTORS;
         if action == SyncAction::Check {
             // The cache is not to hold what does not fit.
             stripe.uptodate -= wrong;
-            return self.end_sync(id, Status::Ok, out);
+            return self.end_sync(Status::Ok);
         }
         for role in wrong.iter() {
             let computed = if role == p_role { &*p } else { &*q };
             stripe.block_mut(role).copy_from_slice(computed);
         }
-        self.send(turn, id, wrong, BioFlags::BACKGROUND, out);
+        self.send(wrong, BioFlags::BACKGROUND);
         Step::Blocked
     }
 
     /// All fits; but a block may have been computed because its member could not read it.
-    fn end_sync_or_rewrite(
-        &mut self,
-        turn: &TurnInput<'_>,
-        id: StripeId,
-        out: &mut TurnEffects,
-    ) -> Step {
-        if self.stripes[id.index()].to_rewrite(turn).is_empty() {
-            return self.end_sync(id, Status::Ok, out);
+    fn end_sync_or_rewrite(&mut self) -> Step {
+        if self.stripe.to_rewrite(self.turn).is_empty() {
+            return self.end_sync(Status::Ok);
         }
-        self.send(turn, id, Roles::EMPTY, BioFlags::BACKGROUND, out);
+        self.send(Roles::EMPTY, BioFlags::BACKGROUND);
         Step::Blocked
     }
 }

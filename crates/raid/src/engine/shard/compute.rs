@@ -1,23 +1,23 @@
 //! Parity of a stripe's blocks.
 
-use super::roles::Roles;
+use crate::engine::roles::Roles;
 use crate::ids::Role;
 use crate::layout::Row;
 use crate::parity::{Parity, Source};
 use drystone_core::IoBuf;
 
 /// The blocks of a stripe, by role; one that a member has at the moment is not there.
-pub(crate) type Blocks = Vec<Option<IoBuf>>;
+pub(super) type Blocks = Vec<Option<IoBuf>>;
 
 /// Most sources for which the list of them is short.
 const FEW: usize = 16;
 
 /// Blocks of a stripe, with who holds what.
-pub(crate) struct Arithmetic<'a> {
-    pub(crate) parity: Parity,
-    pub(crate) row: Row,
-    pub(crate) data: Roles,
-    pub(crate) blocks: &'a mut Blocks,
+pub(super) struct Arithmetic<'a> {
+    pub(super) parity: Parity,
+    pub(super) row: Row,
+    pub(super) data: Roles,
+    pub(super) blocks: &'a mut Blocks,
 }
 
 /// `with` gets `len` things as a list, short if they are few: all of it is written before it is
@@ -67,13 +67,13 @@ impl Arithmetic<'_> {
     }
 
     /// The exclusive or of the blocks `roles`.
-    pub(crate) fn xor_of(&self, dst: &mut [u8], roles: Roles) {
+    pub(super) fn xor_of(&self, dst: &mut [u8], roles: Roles) {
         let all = roles.iter().map(|role| self.block(role));
         listed(roles.len(), all, |blocks| self.parity.xor_of(dst, blocks));
     }
 
     /// Compute P, and Q if there is one, of all data into `p` and `q`.
-    pub(crate) fn parity_into(&self, p: &mut [u8], q: Option<&mut [u8]>) {
+    pub(super) fn parity_into(&self, p: &mut [u8], q: Option<&mut [u8]>) {
         match q {
             Some(q) => self.sources(self.data, |sources| self.parity.pq_of(p, q, sources)),
             None => self.xor_of(p, self.data),
@@ -81,7 +81,7 @@ impl Arithmetic<'_> {
     }
 
     /// Compute the parity blocks from all data.
-    pub(crate) fn rcw(&mut self) {
+    pub(super) fn rcw(&mut self) {
         let mut p = self.take(self.row.p);
         let mut q = self.row.q.map(|q| self.take(q));
         self.parity_into(&mut p, q.as_deref_mut());
@@ -92,7 +92,7 @@ impl Arithmetic<'_> {
     }
 
     /// Add the data blocks `roles` to the parity blocks `parity`, or take them out.
-    pub(crate) fn toggle(&mut self, roles: Roles, parity: Roles) {
+    pub(super) fn toggle(&mut self, roles: Roles, parity: Roles) {
         if parity.has(self.row.p) {
             let mut p = self.take(self.row.p);
             for role in roles.iter() {
@@ -111,7 +111,7 @@ impl Arithmetic<'_> {
     }
 
     /// Compute the blocks `lost` from all others: the plan has seen to it that enough is there.
-    pub(crate) fn reconstruct(&mut self, lost: Roles, uptodate: Roles) {
+    pub(super) fn reconstruct(&mut self, lost: Roles, uptodate: Roles) {
         let lost_data = lost & self.data;
         let mut data = lost_data.iter();
         match (data.next(), data.next()) {

@@ -22,7 +22,7 @@ const UNLINKED: Links =
     Links { sector: None, next_in_bucket: NONE, before: NONE, after: NONE, is_idle: false };
 
 /// See the module's text. Stripes are known by number.
-pub(crate) struct StripeTable {
+pub(super) struct StripeTable {
     links: Vec<Links>,
     buckets: Vec<StripeId>,
     first: StripeId,
@@ -31,12 +31,12 @@ pub(crate) struct StripeTable {
 }
 
 impl StripeTable {
-    pub(crate) fn new() -> Self {
+    pub(super) fn new() -> Self {
         StripeTable { links: Vec::new(), buckets: vec![NONE], first: NONE, last: NONE, idle: 0 }
     }
 
     /// There are so many numbers from now on.
-    pub(crate) fn resize(&mut self, stripes: usize) {
+    pub(super) fn resize(&mut self, stripes: usize) {
         self.links.resize(stripes, UNLINKED);
         let buckets = stripes.next_power_of_two().max(1);
         if buckets > self.buckets.len() {
@@ -65,7 +65,7 @@ impl StripeTable {
 
     /// The stripe of a member sector.
     #[inline]
-    pub(crate) fn find(&self, sector: u64) -> Option<StripeId> {
+    pub(super) fn find(&self, sector: u64) -> Option<StripeId> {
         let mut at = self.buckets[self.bucket(sector)];
         while at != NONE {
             let links = &self.links[at.index()];
@@ -78,7 +78,7 @@ impl StripeTable {
     }
 
     /// Give a stripe a sector in the place of the one it has, or none.
-    pub(crate) fn set_sector(&mut self, id: StripeId, sector: Option<u64>) {
+    pub(super) fn set_sector(&mut self, id: StripeId, sector: Option<u64>) {
         if let Some(former) = self.links[id.index()].sector {
             self.unchain(id, former);
         }
@@ -103,16 +103,16 @@ impl StripeTable {
     }
 
     /// Stripes without work.
-    pub(crate) fn idle(&self) -> usize {
+    pub(super) fn idle(&self) -> usize {
         self.idle
     }
 
-    pub(crate) fn is_idle(&self, id: StripeId) -> bool {
+    pub(super) fn is_idle(&self, id: StripeId) -> bool {
         self.links[id.index()].is_idle
     }
 
     /// The stripe has no work any more; `first` if what it holds is worth nothing.
-    pub(crate) fn set_idle(&mut self, id: StripeId, first: bool) {
+    pub(super) fn set_idle(&mut self, id: StripeId, first: bool) {
         debug_assert!(!self.is_idle(id));
         let (before, after) = if first { (NONE, self.first) } else { (self.last, NONE) };
         let links = &mut self.links[id.index()];
@@ -123,7 +123,7 @@ impl StripeTable {
     }
 
     /// The stripe gets work.
-    pub(crate) fn set_busy(&mut self, id: StripeId) {
+    pub(super) fn set_busy(&mut self, id: StripeId) {
         debug_assert!(self.is_idle(id));
         let Links { before, after, .. } = self.links[id.index()];
         *self.after(before) = after;
@@ -148,7 +148,7 @@ impl StripeTable {
     }
 
     /// The stripe without work that was used least recently.
-    pub(crate) fn least_recent(&self) -> Option<StripeId> {
+    pub(super) fn least_recent(&self) -> Option<StripeId> {
         (self.first != NONE).then_some(self.first)
     }
 }

@@ -1,0 +1,69 @@
+//! I/O of members that has ended: each block of a run goes back to its stripe, or is sent again.
+//!
+//! Invariants:
+//! * A run of several blocks that failed says nothing about any of them: each is tried again by
+//!   itself. One that was cancelled is begun again as it was.
+//! * A block is sent again only to a device that may have it: a successor under the same number may
+//!   lack the block.
+//! * The box and the lists of a run are kept once its blocks are out.
+
+use super::Shard;
+use super::effects::TurnEffects;
+use super::member_io::MemberIo;
+use crate::engine::turn::{Fault, Report, TurnInput};
+use crate::layout::STRIPE_SECTORS;
+use drystone_core::{Bio, Status};
+
+impl Shard {
+    /// A run has come back.
+    pub(crate) fn run_ended(
+        &mut self,
+        turn: &TurnInput<'_>,
+        mut bio: Box<Bio>,
+        out: &mut TurnEffects,
+    ) {
+        let Some(run) = self.runs.end(&bio) else { return };
+        let status = bio.status;
+        let is_ok = status.is_ok();
+        // A replacement may have become the member meanwhile.
+        let as_replacement = turn.conf.is_replacement_at(run.first.role, run.number);
+        let member = as_replacement
+            .and_then(|is_replacement| turn.conf.member(run.first.role, is_replacement));
+        let is_there = member.is_some();
+        // It never came to the member: its context was dropped.
+        let is_cancelled = bio.status == Status::Cancelled && is_there;
+        let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
+        if status == Status::Offline && is_there {
+            let (number, sector, fault) = (run.number, run.first.sector, Fault::Gone);
+            out.reports.push(Report { number, sector, fault });
+        }
+        let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
+        for ((id, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {
+            let stripe = &mut self.stripes[*id];
+            let is_replacement = as_replacement.unwrap_or(run.first.is_replacement);
+            let io = MemberIo { stripe: *id, sector, is_replacement, ..run.first };
+            // The device that has the number and the role by now may not have the block.
+            let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
+            if (is_to_be_split || is_cancelled) && has_block {
+                // Which of the blocks it was is not known: each is tried by itself.
+                match io.is_copy {
+                    false => stripe.blocks[io.role.index()] = Some(block),
+                    true => stripe.copies.push((io.role, block)),
+                }
+                out.io.push(MemberIo { is_alone: !is_cancelled, ..io });
+                continue;
+            }
+            let patch = member.filter(|_| !io.is_write).and_then(|m| m.patch(sector));
+            patch.into_iter().for_each(|patch| block.copy_from_slice(patch));
+            let status = if patch.is_some() { Status::Ok } else { status };
+            if is_ok && io.is_write && member.is_some_and(|member| member.is_bad_at(sector)) {
+                let (number, fault) = (run.number, Fault::MadeGood);
+                out.reports.push(Report { number, sector, fault });
+            }
+            if stripe.io_ended(&io, run.number, block, status) {
+                self.ready.push(*id, stripe);
+            }
+        }
+        self.runs.keep(bio, run);
+    }
+}

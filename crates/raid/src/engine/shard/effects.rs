@@ -1,0 +1,75 @@
+//! The effects of a turn, which its channel hands on once it has left the shard, and the counts.
+
+use super::member_io::MemberIo;
+use crate::engine::ppl::{Spares, Ticket};
+use crate::engine::turn::Report;
+use drystone_core::BioList;
+
+/// The effects of a turn, for its channel to hand on.
+#[derive(Default)]
+pub(crate) struct TurnEffects {
+    /// Blocks to be read and written.
+    pub(crate) io: Vec<MemberIo>,
+    /// Items that have ended.
+    pub(crate) done: BioList,
+    pub(crate) reports: Vec<Report>,
+    /// Ports with items that are in the hands of other channels.
+    pub(crate) foreign: Vec<u32>,
+    /// Sectors of parity that did not fit.
+    pub(crate) mismatches: u64,
+    /// Words of the bitmap that are to be set.
+    pub(crate) words: Vec<usize>,
+    /// Tickets for partial parity logs.
+    pub(crate) tickets: Vec<Ticket>,
+    /// Spare tickets.
+    pub(crate) spares: Spares,
+}
+
+impl TurnEffects {
+    /// Items that came through port `home` are in the hands of another context.
+    pub(super) fn add_foreign(&mut self, home: u32) {
+        if self.foreign.last() != Some(&home) {
+            self.foreign.push(home);
+        }
+    }
+}
+
+/// The counts of a shard.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ShardCounts {
+    /// Stripes that became idle.
+    pub freed: u64,
+    /// Items that a stripe that became idle let go on.
+    pub woken: u64,
+    /// Items that had to wait for a stripe.
+    pub waited: u64,
+    /// Blocks read from members.
+    pub reads: u64,
+    /// Blocks written to members.
+    pub writes: u64,
+    /// Stripes whose parity followed a write by what was there before it.
+    pub rmw: u64,
+    /// Stripes whose parity was computed of data that a write left as they were, too.
+    pub rcw: u64,
+    /// Stripes that were written whole.
+    pub full: u64,
+    /// Stripes that had the bitmap marked before they were written.
+    pub marked: u64,
+    /// Stripes whose partial parity was logged before they were written.
+    pub logged: u64,
+}
+
+impl std::ops::AddAssign for ShardCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.freed += other.freed;
+        self.woken += other.woken;
+        self.waited += other.waited;
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.rmw += other.rmw;
+        self.rcw += other.rcw;
+        self.full += other.full;
+        self.marked += other.marked;
+        self.logged += other.logged;
+    }
+}

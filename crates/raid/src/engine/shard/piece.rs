@@ -1,0 +1,36 @@
+//! A piece of an item: the unit in which items and stripes have to do with each other.
+
+use crate::ids::Role;
+use crate::layout::BLOCK_BYTES;
+
+/// A part of an item that lies in one block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Piece {
+    pub(super) item: u32,
+    pub(super) role: Role,
+    /// Where it begins in the item's data.
+    pub(super) at: u64,
+    /// Where it begins in the block, in bytes.
+    pub(super) start: u32,
+    pub(super) bytes: u32,
+}
+
+impl Piece {
+    /// It covers the block.
+    pub(super) fn is_whole(&self) -> bool {
+        self.bytes as usize == BLOCK_BYTES
+    }
+
+    /// Its bytes of the block.
+    pub(super) fn range(&self) -> std::ops::Range<usize> {
+        self.start as usize..(self.start + self.bytes) as usize
+    }
+}
+
+/// The kind of work that a piece asks of its stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Read,
+    Write,
+    Sync,
+}
