@@ -13,200 +13,23 @@
 //! 5. In what the order of the devices has no say: what others of as many events say counts too
 //!    (`equal.rs`).
 
+mod assembly;
 mod candidate;
 mod equal;
 mod start;
 
 use drystone_core::mistake;
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
-use std::fmt;
 
 use super::MetadataError;
 use super::Uuid;
 use super::bitmap::{self, BitmapHeader};
 use super::places::Places;
-use super::superblock::{DevRole, Features, Minor, Superblock, flagged_role, level_name, seconds};
-use crate::layout::{Layout, layout_name};
+use super::superblock::{DevRole, Features, Minor, Superblock, level_name, seconds};
+use crate::layout::layout_name;
+pub use assembly::{Assembly, BitmapUse, Member, Replacement, Start};
 pub use candidate::Candidate;
 use candidate::{events, superblock};
-
-/// The state of a role's member. Numbers of devices are indices of the candidates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
-    /// Its data is whole.
-    InSync {
-        /// The device.
-        device: usize,
-    },
-    /// Its data is whole below a member sector; writes go to all of it.
-    Rebuilding {
-        /// The device.
-        device: usize,
-        /// Member sectors below are rebuilt.
-        recovered: u64,
-        /// Only what the bitmap marks has to be rebuilt.
-        by_bitmap: bool,
-    },
-    /// It is there and too old to be used.
-    Stale {
-        /// The device.
-        device: usize,
-        /// The bitmap marks all that it has missed, so it can be added again without rebuilding
-        /// all.
-        by_bitmap: bool,
-    },
-    /// It is there and has failed.
-    Faulty {
-        /// The device.
-        device: usize,
-    },
-    /// It is there, and what it keeps beside its superblock is damaged.
-    Damaged {
-        /// The device.
-        device: usize,
-    },
-    /// It is not there.
-    Missing,
-}
-
-impl Member {
-    /// Its device, if that takes part in the array.
-    pub fn device(&self) -> Option<usize> {
-        match self {
-            Member::InSync { device } | Member::Rebuilding { device, .. } => Some(*device),
-            _ => None,
-        }
-    }
-
-    /// Whether its data is whole.
-    pub fn is_in_sync(&self) -> bool {
-        matches!(self, Member::InSync { .. })
-    }
-}
-
-/// A device that is to take a member's place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Replacement {
-    /// The device.
-    pub device: usize,
-    /// Member sectors below have been copied.
-    pub recovered: u64,
-}
-
-/// Of what use the bitmap is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BitmapUse {
-    /// There is none.
-    None,
-    /// Its bits tell where parity may be wrong.
-    Good,
-    /// It is older than the array: all bits count as set.
-    Stale,
-    /// There should be one, and there is none that can be read; why.
-    Bad(String),
-    /// It is of a kind that is not kept here; why. The array must not be written.
-    Unknown(String),
-}
-
-/// Whether an array may start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Whole.
-    Whole,
-    /// It lacks members, and has lost nothing.
-    Degraded {
-        /// Members are missing that were never marked as failed, so they may still appear: it
-        /// should start only if the user says so. One sentence.
-        unexpected: Option<String>,
-    },
-    /// Only if what the sentence names may be lost.
-    Force(String),
-    /// Not at all; one sentence.
-    No(String),
-}
-
-impl fmt::Display for Start {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Start::Whole => f.write_str("it can start"),
-            Start::Degraded { unexpected: None } => f.write_str("it can start degraded"),
-            Start::Degraded { unexpected: Some(text) } | Start::Force(text) | Start::No(text) => {
-                f.write_str(text)
-            }
-        }
-    }
-}
-
-/// An array as its devices tell it.
-#[derive(Clone, Debug)]
-pub struct Assembly {
-    /// The freshest superblock: name, identity, events, sizes; with the worst that others of as
-    /// many events say.
-    pub fresh: Superblock,
-    /// Where superblocks stand.
-    pub minor: Minor,
-    /// The geometry.
-    pub layout: Layout,
-    /// By role.
-    pub members: Vec<Member>,
-    /// By role.
-    pub replacements: Vec<Option<Replacement>>,
-    /// Devices that wait for a member to fail.
-    pub spares: Vec<usize>,
-    /// The journal.
-    pub journal: Option<usize>,
-    /// Devices that take no part, each with the reason, one sentence.
-    pub left_out: Vec<(usize, String)>,
-    /// Roles whose members are not there, with the device that had the role before them.
-    replaced: Vec<(usize, usize)>,
-    /// Devices whose own superblock has the flag of [`Superblock::has_error_flag`] on them, each
-    /// with its number.
-    self_flagged: Vec<(usize, u32)>,
-    /// `None`: parity is right everywhere; else the member sector from which on it may not be.
-    pub resync_from: Option<u64>,
-    /// Of what use the bitmap is.
-    pub bitmap: BitmapUse,
-    /// Whether members have partial parity logs.
-    pub has_ppl: bool,
-    /// Of which members in sync the log does not tell what was being written, one sentence each.
-    pub logs_lost: Vec<String>,
-    /// Why the array must not be written, if so; reading is safe.
-    pub read_only: Option<String>,
-    /// Whether it may start.
-    pub start: Start,
-}
-
-impl Assembly {
-    /// Sectors used on each member.
-    pub fn used(&self) -> u64 {
-        self.fresh.used()
-    }
-
-    /// Where too few members are in sync, take in those that have not kept up, the ones with the
-    /// most events first, until there are enough, and all that are as old as the last of these
-    /// (mdadm's `--assemble --force`). If there are members to spare then, parity may not fit.
-    /// Changes nothing where that is not needed, or does not help.
-    pub fn force(&mut self, candidates: &[Candidate]) {
-        start::force(self, candidates);
-    }
-
-    /// Why it is not known what the array's journal holds, if it has one and so it is.
-    pub fn journal_gap(&self, candidates: &[Candidate]) -> Option<String> {
-        start::journal_gap(self, candidates)
-    }
-
-    /// A device that takes no part was replaced by one that is not among the candidates: who knows
-    /// that one has a whole array.
-    pub fn has_replaced(&self) -> bool {
-        !self.replaced.is_empty()
-    }
-
-    /// Roles whose data is not whole.
-    pub fn lost(&self) -> u32 {
-        self.members.iter().filter(|member| !member.is_in_sync()).count() as u32
-    }
-}
 
 /// The array that these devices make; of several arrays the one with this `uuid`.
 ///
@@ -434,23 +257,6 @@ impl Assembly {
         })
     }
 
-    /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in
-    /// words; empty if there are none.
-    fn flagged(&self) -> String {
-        let by_fresh = 0..self.fresh.roles.len() as u32;
-        let by_fresh = by_fresh.filter(|number| self.fresh.has_error_flag(*number));
-        // The one that has it may be the only one that was told of it.
-        let is_used = |device: &usize| self.members.iter().any(|m| m.device() == Some(*device));
-        let by_own = self.self_flagged.iter().filter(|(device, _)| is_used(device));
-        let numbers: BTreeSet<u32> = by_fresh.chain(by_own.map(|(_, number)| *number)).collect();
-        let words = numbers.into_iter().filter_map(|number| {
-            let DevRole::Active(role) = self.fresh.role_of(number) else { return None };
-            self.members.get(usize::from(role))?.device()?;
-            Some(format!("member {role} has the error flag (role {:#06x})", flagged_role(role)))
-        });
-        words.collect::<Vec<_>>().join(", ")
-    }
-
     /// Two devices with one number in one state are copies, and it cannot be told which to use.
     fn check_twin(
         &self,
@@ -525,38 +331,6 @@ impl Assembly {
         let grown = Superblock { size: self.fresh.size, ..own.clone() };
         let why = Places::of(&grown, candidate.device_sectors, header).err()?;
         Some(format!("it was not told that {} sectors of it are used: {why}", self.fresh.size))
-    }
-
-    /// The advice about devices of another history, if there are any: they can be used together if
-    /// the device that this one goes by is left out.
-    fn other_histories(&self, candidates: &[Candidate]) -> String {
-        let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
-        let others: Vec<_> = found().filter_map(|(c, own)| self.other_history(c, own)).collect();
-        let fresh = found().find(|(_, own)| {
-            (own.dev_number, own.events) == (self.fresh.dev_number, self.fresh.events)
-        });
-        match (&others[..], fresh) {
-            ([], _) | (_, None) => String::new(),
-            (others, Some((fresh, _))) => {
-                let (others, name) = (others.join("; "), &fresh.name);
-                format!("; {others}: leave out {name} to use what the others hold")
-            }
-        }
-    }
-
-    /// Why a device is of another history than the freshest superblock, if so.
-    fn other_history(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
-        let fresh = &self.fresh;
-        // A member that is rebuilt may be the first that was told of its role.
-        let fresh_in_sync = matches!(fresh.role(), DevRole::Active(_))
-            && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
-        let knows = matches!(own.role_of(fresh.dev_number), DevRole::Active(_));
-        (fresh_in_sync && !knows && own.role() != DevRole::Spare).then(|| {
-            format!(
-                "{} is of another history: it says that device {} has failed, which is in use",
-                candidate.name, fresh.dev_number
-            )
-        })
     }
 
     fn take_member(
@@ -651,16 +425,6 @@ impl Assembly {
             _ => None,
         });
         self.replaced = before.filter(|(role, device)| is_another(*role, *device)).collect();
-    }
-
-    /// A member that is not in sync is computed, so its own parity is of no use where it counts.
-    fn find_lost_logs(&mut self, candidates: &[Candidate]) {
-        let in_sync = self.members.iter().filter(|member| member.is_in_sync());
-        let lost = in_sync.filter_map(|member| {
-            let Candidate { name, log_damage, .. } = &candidates[member.device()?];
-            Some(format!("{name}: {}", log_damage.as_ref()?))
-        });
-        self.logs_lost = lost.filter(|_| self.has_ppl).collect();
     }
 
     fn bitmap_use(&self, candidates: &[Candidate]) -> BitmapUse {

@@ -1,11 +1,26 @@
 //! Whether an array may start, and whether it may be written.
 
+use super::assembly::{Assembly, BitmapUse, Member, Start};
 use super::candidate::{Candidate, events};
-use super::{Assembly, BitmapUse, Member, Start};
 use crate::layout::Level;
 use crate::metadata::MetadataError;
 use crate::metadata::ppl;
 use crate::metadata::superblock::{DevRole, Features};
+
+impl Assembly {
+    /// Where too few members are in sync, take in those that have not kept up, the ones with the
+    /// most events first, until there are enough, and all that are as old as the last of these
+    /// (mdadm's `--assemble --force`). If there are members to spare then, parity may not fit.
+    /// Changes nothing where that is not needed, or does not help.
+    pub fn force(&mut self, candidates: &[Candidate]) {
+        force(self, candidates);
+    }
+
+    /// Why it is not known what the array's journal holds, if it has one and so it is.
+    pub fn journal_gap(&self, candidates: &[Candidate]) -> Option<String> {
+        journal_gap(self, candidates)
+    }
+}
 
 /// Why the array must not be written, though it may be read.
 pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
@@ -41,7 +56,7 @@ fn has_journal(assembly: &Assembly) -> bool {
 
 /// Why it is not known what the array's journal holds, if so. Its superblocks do not tell: Linux
 /// has them say that all is clean while it is written.
-pub(super) fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
+fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     const THEN: &str =
         "what was written last may be there only, so that blocks may be read as they were before";
     if !has_journal(assembly) {
@@ -212,7 +227,7 @@ fn chosen(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> 
 }
 
 /// See [`Assembly::force`].
-pub(super) fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
+fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
     let chosen = chosen(assembly, candidates);
     if chosen.is_empty() || unsupported(assembly).is_some() {
         return;
