@@ -130,7 +130,7 @@ fn what_is_not_supported_is_not_written() {
     assert!(journal.read_only.unwrap().contains("journal"));
     devices[4].journal = Some(Err(MetadataError::Invalid("it is torn".to_owned())));
     assert!(force(&made(&devices).start).contains("m4: it is torn: what was written last"));
-    // Who lacks members too is told of both.
+    // The user of an array that lacks members too is told of both.
     (0..5).for_each(|device| change(&mut devices, device, |own| own.resync_offset = 0));
     let both = made(&without(devices, &[1, 4]));
     let why = force(&both.start);
@@ -160,7 +160,7 @@ fn a_role_is_what_the_freshest_superblock_says() {
         }
         let array = made(&devices);
         assert_eq!((array.members[2], &array.start), (expected, &DEGRADED));
-        // Who was removed is a spare to Linux, and is rebuilt.
+        // A device that was removed is a spare to Linux, and is rebuilt.
         assert_eq!(array.spares.contains(&2), number == 0xFFFF);
     }
 }

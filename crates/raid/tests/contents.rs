@@ -1,4 +1,5 @@
-//! What arrays of Linux hold, read through the layout: whole, with members lost, and their parity.
+//! The data of arrays of Linux, read through the layout: whole, with members lost, and their
+//! parity.
 
 mod common;
 

@@ -46,7 +46,8 @@ fn first(plan: &Plan) -> &Superblock {
     &plan.members.iter().flatten().next().unwrap().superblock
 }
 
-/// What a row of the table says: data offset, data size, bitmap's or PPL's offset, bad block log's.
+/// The columns of a row of the table: data offset, data size, bitmap's or PPL's offset, bad block
+/// log's.
 type Row = (Minor, u64, u64, Option<Policy>, u64, u64, Option<i32>, i32);
 
 #[test]
@@ -129,7 +130,7 @@ fn options_of(vector: &str) -> CreateOptions {
     }
 }
 
-/// What Linux changes while the array runs, and what is the user's or random.
+/// The fields that Linux changes while the array runs, and those that are the user's or random.
 fn settled(mut own: Superblock, seen: &Superblock) -> Superblock {
     let ppls = Features::PPL | Features::MULTIPLE_PPLS;
     if own.feature_map.intersects(ppls) && seen.feature_map.intersects(ppls) {

@@ -9,7 +9,7 @@ use drystone_raid::metadata::superblock::{Features, Superblock};
 
 type Change = fn(&mut Superblock);
 
-/// Changes of a field each that describes the array, or who is who in it, with what comes of it.
+/// Changes of a field each that describes the array, or its devices' roles, with the outcome.
 const CHANGES: &[(&str, Change, Outcome)] = &[
     ("level", |own| own.level ^= 1, Outcome::Refused),
     ("layout", |own| own.layout ^= 1, Outcome::Refused),
@@ -44,7 +44,7 @@ const CHANGES: &[(&str, Change, Outcome)] = &[
     ("short table", |own| own.roles.truncate(2), Outcome::Any),
 ];
 
-/// What is to come of a change where it is one.
+/// The outcome of a change where it is one.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     /// The same whatever the order; what, is for the other tests.
@@ -69,7 +69,7 @@ fn orders(devices: usize) -> Vec<Vec<usize>> {
     orders(last).into_iter().flat_map(with_last).collect()
 }
 
-/// What was made of devices, with their names in place of their numbers.
+/// The result of an assembly, with the devices' names in place of their numbers.
 fn summary(devices: &[Candidate], found: &Result<Assembly, String>) -> String {
     let Ok(array) = found else { return "refused".to_owned() };
     let name = |device: &usize| devices[*device].name.as_str();
@@ -110,7 +110,7 @@ fn in_order(devices: &[Candidate], order: &[usize]) -> Vec<Candidate> {
     order.iter().map(|device| devices[*device].clone()).collect()
 }
 
-/// What is made of devices in whatever order; it is the same in all.
+/// The result of an assembly in every order of the devices; it is the same in all.
 fn of_all_orders(what: &str, devices: &[Candidate]) -> Result<Assembly, String> {
     let all = orders(devices.len()).into_iter().map(|order| {
         let devices = in_order(devices, &order);
@@ -185,7 +185,7 @@ fn another_number_of_members_is_refused_and_named() {
         let why = of_all_orders("members", &devices).unwrap_err();
         assert!(why.contains(words) && why.contains("of 4 members"), "{why}");
         assert!(why.contains("m0 says") && why.contains("neither is older"), "{why}");
-        // Who is older was there before the array was changed.
+        // A device that is older was there before the array was changed.
         change(&mut devices, 0, |own| own.events -= 1);
         let array = of_all_orders("older", &devices).unwrap();
         assert_eq!((array.lost(), array.members.len()), (1, 4));
@@ -213,7 +213,7 @@ fn who_has_failed_by_any_superblock_has_failed() {
         change(&mut devices, device, |own| own.roles[1] = 0xFFFE);
         let array = of_all_orders("failed", &devices).unwrap();
         assert_eq!(array.left_out[0].0, 1, "m{device}");
-        // What role it had it does not say itself then.
+        // It does not say itself then which role it had.
         let was = if device == 1 { Member::Missing } else { Member::Faulty { device: 1 } };
         assert_eq!(array.members[1], was, "m{device}");
         assert_eq!((array.lost(), &array.start), (1, &Start::Degraded { unexpected: None }));

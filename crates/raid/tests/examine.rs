@@ -9,7 +9,7 @@ use drystone_raid::metadata::examine::{bad_blocks_text, bitmap_text, superblock_
 use drystone_raid::metadata::superblock::Features;
 use drystone_raid::testing::{self, Image};
 
-/// What mdadm printed of `command` for each image: name and text.
+/// The output of mdadm's `command` for each image: name and text.
 fn printed(vector: &str, command: &str) -> Vec<(String, String)> {
     let text = testing::text(vector, "examine.txt");
     let mut found = Vec::new();

@@ -65,7 +65,7 @@ impl VolumeChannel {
     fn refresh_live(&mut self, env: &mut Env) {
         let live = self.view.published(env);
         if live.closed {
-            // What was let through goes on, by the table that it was let through by.
+            // A bio that was let through goes on, by the table that it was let through by.
             self.segments.send_due(&self.view, env, Ns::MAX);
         }
         let is_new = self.view.replace(live);
@@ -164,14 +164,14 @@ impl VolumeChannel {
             if !view.is_plain(bio) {
                 break;
             }
-            let place = striped.place(bio.sector.0);
-            if bio.bytes > place.left * SECTOR_SIZE || !bio.begin_remap(index) {
+            let there = striped.position(bio.sector.0);
+            if bio.bytes > there.left * SECTOR_SIZE || !bio.begin_remap(index) {
                 break;
             }
             self.accounts.start(bio.op.group());
             moved += 1;
             let Some(bio) = bios.pop() else { break };
-            view.send_to_sector(env, (striped.member(place.stripe), place.sector), bio);
+            view.send_to_sector(env, (striped.member(there.stripe), there.sector), bio);
         }
         moved
     }

@@ -22,7 +22,7 @@ pub struct DelayClass {
     pub delay_ms: u32,
 }
 
-/// What a line of a table says of `delay`. Discards and write zeroes count as writes.
+/// The arguments of `delay` in a line of a table. Discards and write zeroes count as writes.
 #[derive(Clone)]
 pub struct DelaySpec {
     /// Of reads, and of all that nothing else is said of.
@@ -34,7 +34,7 @@ pub struct DelaySpec {
 }
 
 impl DelaySpec {
-    /// What holds for reads, writes and flushes.
+    /// The classes of reads, writes and flushes.
     fn each(&self) -> [&DelayClass; CLASSES] {
         let write = self.write.as_ref().unwrap_or(&self.read);
         [&self.read, write, self.flush.as_ref().unwrap_or(write)]
@@ -57,7 +57,7 @@ impl DelaySpec {
     }
 }
 
-/// What I/O is delayed alike.
+/// A kind of I/O that is delayed alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Read = 0,
@@ -83,7 +83,7 @@ impl Class {
 /// A class as the way of an I/O needs it.
 struct Lane {
     member: u32,
-    /// What is added to a sector of the volume, modulo 2^64.
+    /// The distance that is added to a sector of the volume, modulo 2^64.
     add: u64,
     delay_ns: Ns,
     waiting: AtomicU64,
@@ -134,7 +134,7 @@ impl Delay {
         self.lanes[class as usize].waiting.fetch_sub(1, Relaxed);
     }
 
-    /// What `dmsetup status` says: how many reads, writes and flushes wait now.
+    /// The words of `dmsetup status`: how many reads, writes and flushes wait now.
     pub(crate) fn status(&self) -> String {
         self.lanes.iter().map(|lane| format!(" {}", lane.waiting.load(Relaxed))).collect()
     }

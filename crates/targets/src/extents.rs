@@ -33,12 +33,12 @@ pub(crate) fn of_table(
                 reached
             }
             Map::Linear { member, add } => ask(table, (*member, *add), at..until, room, list)?,
-            // What reads would find.
+            // The map of what reads would find.
             Map::Delay(number) => {
                 let place = table.delay(*number).place(Class::Read);
                 ask(table, place, at..until, room, list)?
             }
-            // What is there, whether it is up or down.
+            // The map of what is there, whether it is up or down.
             Map::Flakey(number) => {
                 ask(table, table.flakey(*number).place(), at..until, room, list)?
             }
@@ -102,10 +102,10 @@ fn striped(
             break;
         }
         let sector = at / SECTOR_SIZE;
-        let place = striped.place(sector - segment.start);
-        let below = place.sector * SECTOR_SIZE + at % SECTOR_SIZE;
-        let left = to.min((sector + place.left) * SECTOR_SIZE) - at;
-        let Some((known, length)) = answers[place.stripe].at(below) else { break };
+        let there = striped.position(sector - segment.start);
+        let below = there.sector * SECTOR_SIZE + at % SECTOR_SIZE;
+        let left = to.min((sector + there.left) * SECTOR_SIZE) - at;
+        let Some((known, length)) = answers[there.stripe].at(below) else { break };
         let length = length.min(left);
         list.push(Extent { offset: at, length, ..known });
         at += length;
@@ -116,7 +116,7 @@ fn striped(
 /// Most pieces of chunks that one query puts together.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// What a stripe's device knows, asked for in rising order.
+/// The map of a stripe's device, asked for in rising order.
 struct Answer {
     extents: std::vec::IntoIter<Extent>,
     current: Option<Extent>,

@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 const NS_PER_S: Ns = 1_000_000_000;
 
-/// What a line of a table says of `flakey`.
+/// The arguments of `flakey` in a line of a table.
 #[derive(Clone)]
 pub struct FlakeySpec {
     /// Where the segment's first sector is.
@@ -23,20 +23,20 @@ pub struct FlakeySpec {
     pub up_seconds: u32,
     /// Seconds for which it then misbehaves; both together are at least 1.
     pub down_seconds: u32,
-    /// What it does then.
+    /// Its behaviour then.
     pub faults: Faults,
-    /// What the contexts' clock showed when the table was made.
+    /// The contexts' clock when the table was made.
     pub since_ns: Ns,
     /// Where the random numbers begin; every context and segment has its own from there.
     pub seed: u64,
 }
 
-/// What is wrong while the device is down. Nothing at all means that all I/O fails.
+/// The faults of the device while it is down. None at all means that all I/O fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Reads fail.
     pub error_reads: bool,
-    /// What becomes of writes, with flushes, discards and write zeroes.
+    /// The fate of writes, with flushes, discards and write zeroes.
     pub writes: Writes,
     /// A byte of the data is replaced.
     pub corrupt_byte: Option<CorruptByte>,
@@ -46,7 +46,7 @@ pub struct Faults {
     pub random_write_corrupt: u32,
 }
 
-/// What becomes of writes while a device is down.
+/// The fate of writes while a device is down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writes {
     /// They go on.
@@ -65,7 +65,7 @@ pub struct CorruptByte {
     pub nth: u32,
     /// In what is written, else in what is read.
     pub in_writes: bool,
-    /// What it becomes.
+    /// Its new value.
     pub value: u8,
 }
 
@@ -73,7 +73,7 @@ impl Faults {
     /// All certainty: a probability of 1, in parts per billion.
     pub const CERTAIN: u32 = 1_000_000_000;
 
-    /// What excludes one another, if anything does: a sentence without its end.
+    /// The choices that exclude one another, if any do: a sentence without its end.
     pub fn conflict(&self) -> Option<&'static str> {
         let corrupts_byte = self.corrupt_byte.is_some_and(|byte| byte.in_writes);
         match self.writes {
@@ -127,7 +127,7 @@ impl Faults {
 }
 
 impl FlakeySpec {
-    /// What is wrong with the arguments.
+    /// The fault of the arguments, if there is one.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.up_seconds == 0 && self.down_seconds == 0 {
             return Err("flakey for 0 seconds up and 0 down: at least 1 is needed".to_owned());
@@ -153,7 +153,7 @@ impl FlakeySpec {
     }
 }
 
-/// What happens to a bio.
+/// The fate of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
@@ -167,7 +167,7 @@ pub(crate) enum Fate {
 /// A `flakey` segment.
 pub(crate) struct Flakey {
     member: u32,
-    /// What is added to a sector of the volume, modulo 2^64.
+    /// The distance that is added to a sector of the volume, modulo 2^64.
     add: u64,
     up_seconds: u64,
     /// Seconds up and down.
@@ -202,7 +202,7 @@ impl Flakey {
         elapsed % self.seconds >= self.up_seconds
     }
 
-    /// What happens to an I/O that is sent on at `now`.
+    /// The fate of an I/O that is sent on at `now`.
     pub(crate) fn fate(&self, op: Op, now: Ns) -> Fate {
         let faults = &self.faults;
         if !self.is_down(now) {
@@ -219,7 +219,7 @@ impl Flakey {
         }
     }
 
-    /// What is to be changed in `bytes` bytes of data that are read, or written: offsets and
+    /// The changes of `bytes` bytes of data that are read, or written: offsets and
     /// values.
     pub(crate) fn changes(
         &self,

@@ -1,4 +1,5 @@
-//! What a volume and its channels share: the published state, the ports, and the locks of both.
+//! The state that a volume and its channels share: the published state, the ports, and the locks of
+//! both.
 //!
 //! Invariants:
 //! * `control` serialises all changes of a volume. Contexts never take it.
@@ -12,7 +13,7 @@ use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
 use drystone_core::{Device, Holder, Holders, Limits, Published};
 use std::sync::Arc;
 
-/// What contexts know of a volume.
+/// The published state of a volume, as contexts see it.
 #[derive(Clone)]
 pub(crate) struct Live {
     /// `None` until the first resume with a table: every I/O fails.
@@ -30,7 +31,7 @@ pub(crate) struct Live {
     pub(crate) wants_poll: bool,
 }
 
-/// What the control side of a volume and one of its channels share.
+/// The state that the control side of a volume and one of its channels share.
 pub(crate) struct PortState {
     /// Nothing of the channel is in flight since a suspension.
     pub(crate) quiesced: Quiesced,
@@ -90,7 +91,7 @@ impl Shared {
         self.control.lock(&self.control_locks)
     }
 
-    /// What is published, and its epoch.
+    /// The published state, and its epoch.
     pub(crate) fn published(&self) -> (u64, Arc<Live>) {
         self.live.get(&self.live_locks)
     }
@@ -165,7 +166,7 @@ pub(crate) struct Control {
     pub(crate) inactive: Option<Arc<Table>>,
 }
 
-/// What a volume's maker may choose.
+/// The choices of a volume's maker.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeOptions {
     /// Refuse writes.

@@ -2,9 +2,9 @@
 
 use crate::divide::Divisor;
 
-/// Where a sector lies.
+/// The position of a sector in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct StripePosition {
     /// Number of the stripe, from 0.
     pub(crate) stripe: usize,
     /// Sector of the stripe's device.
@@ -42,24 +42,25 @@ impl Striped {
         self.stripes.len()
     }
 
+    /// The position of a sector.
     #[inline]
-    pub(crate) fn place(&self, sector: u64) -> Place {
+    pub(crate) fn position(&self, sector: u64) -> StripePosition {
         let (chunk, rest) = self.chunk.divide(sector);
         let (row, stripe) = self.count.divide(chunk);
         let stripe = stripe as usize;
         let sector = row * self.chunk.value() + rest + self.stripes[stripe].1;
-        Place { stripe, sector, left: self.chunk.value() - rest, row }
+        StripePosition { stripe, sector, left: self.chunk.value() - rest, row }
     }
 
-    /// The place of the chunk after that of `place`.
+    /// The position of the first sector of the chunk after that of `at`.
     #[inline]
-    pub(crate) fn next(&self, place: Place) -> Place {
-        let (stripe, row) = match place.stripe + 1 {
-            next if next == self.stripes.len() => (0, place.row + 1),
-            next => (next, place.row),
+    pub(crate) fn next(&self, at: StripePosition) -> StripePosition {
+        let (stripe, row) = match at.stripe + 1 {
+            next if next == self.stripes.len() => (0, at.row + 1),
+            next => (next, at.row),
         };
         let left = self.chunk.value();
-        Place { stripe, sector: row * left + self.stripes[stripe].1, left, row }
+        StripePosition { stripe, sector: row * left + self.stripes[stripe].1, left, row }
     }
 
     /// The sectors of `stripe` that lie in `from..to`: first and count. They are contiguous there.
@@ -91,15 +92,21 @@ mod tests {
     #[test]
     fn documented_example() {
         let s = Striped::new(4096, (0..4).map(|member| (member, 0)).collect());
-        assert_eq!(s.place(5000), Place { stripe: 1, sector: 904, left: 4096 - 904, row: 0 });
-        assert_eq!(s.place(4096 * 4), Place { stripe: 0, sector: 4096, left: 4096, row: 1 });
+        assert_eq!(
+            s.position(5000),
+            StripePosition { stripe: 1, sector: 904, left: 4096 - 904, row: 0 }
+        );
+        assert_eq!(
+            s.position(4096 * 4),
+            StripePosition { stripe: 0, sector: 4096, left: 4096, row: 1 }
+        );
     }
 
     proptest! {
-        /// Every sector has a place of its own, whole rows fill the devices, and ranges hold
+        /// Every sector has a position of its own, whole rows fill the devices, and ranges hold
         /// exactly the sectors that are placed there.
         #[test]
-        fn places_and_ranges_agree(
+        fn positions_and_ranges_agree(
             chunk in 1u32..20, count in 1usize..6, rows in 1u64..5, offset in 0u64..100,
             cut in any::<(u64, u64)>(),
         ) {
@@ -110,16 +117,16 @@ mod tests {
             let (from, to) = (a.min(b), a.max(b));
             let mut inside = vec![Vec::new(); count];
             for sector in 0..total {
-                let place = s.place(sector);
+                let at = s.position(sector);
                 let (chunk_no, rest) = (sector / u64::from(chunk), sector % u64::from(chunk));
-                prop_assert_eq!(place.stripe as u64, chunk_no % count as u64);
+                prop_assert_eq!(at.stripe as u64, chunk_no % count as u64);
                 let row = chunk_no / count as u64;
-                let first = stripes[place.stripe].1;
-                prop_assert_eq!(place.sector, first + row * u64::from(chunk) + rest);
-                prop_assert_eq!(place.left, u64::from(chunk) - rest);
-                prop_assert_eq!(s.next(place), s.place((chunk_no + 1) * u64::from(chunk)));
+                let first = stripes[at.stripe].1;
+                prop_assert_eq!(at.sector, first + row * u64::from(chunk) + rest);
+                prop_assert_eq!(at.left, u64::from(chunk) - rest);
+                prop_assert_eq!(s.next(at), s.position((chunk_no + 1) * u64::from(chunk)));
                 if (from..to).contains(&sector) {
-                    inside[place.stripe].push(place.sector);
+                    inside[at.stripe].push(at.sector);
                 }
             }
             for (stripe, sectors) in inside.iter_mut().enumerate() {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// The last sector of a 63-bit byte offset, which bounds tables.
 const MAX_SECTOR: u64 = i64::MAX as u64 / SECTOR_SIZE;
 
-/// What a line of a table says of its sectors.
+/// The target of a line of a table, with its arguments.
 #[derive(Clone)]
 pub enum TargetSpec {
     /// They are those of another device, from a sector on.
@@ -86,7 +86,7 @@ impl TargetSpec {
         }
     }
 
-    /// What `dmsetup status` says of it, likewise, as far as that does not change.
+    /// Its words in `dmsetup status`, likewise, as far as they do not change.
     fn status(&self) -> String {
         let TargetSpec::Striped { stripes, .. } = self else { return String::new() };
         let names: String =
@@ -102,12 +102,12 @@ pub struct Line {
     pub start: u64,
     /// Number of sectors, at least 1.
     pub length: u64,
-    /// Who has them.
+    /// Their target.
     pub target: TargetSpec,
 }
 
 impl Line {
-    /// What it uses of other devices: where, and how many sectors from there.
+    /// The areas of other devices that it uses: where, and how many sectors from there.
     pub fn areas(&self) -> Vec<(&Area, u64)> {
         self.target.areas(self.length)
     }
@@ -136,7 +136,7 @@ impl Line {
 pub(crate) enum Map {
     Linear {
         member: u32,
-        /// What is added to a sector of the volume, modulo 2^64.
+        /// The distance that is added to a sector of the volume, modulo 2^64.
         add: u64,
     },
     Striped(Striped),
@@ -150,7 +150,7 @@ pub(crate) enum Map {
     LogWrites(u32),
 }
 
-/// Who has a piece of a table.
+/// The destination of a piece of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// A member, by its index.
@@ -166,7 +166,7 @@ pub(crate) enum To {
 }
 
 impl To {
-    /// Whoever has it changes the bio, keeps it or waits for its end: it gets a part.
+    /// The destination changes the bio, keeps it or waits for its end: it gets a part.
     pub(crate) fn needs_part(self) -> bool {
         matches!(self, To::Delay(_) | To::Flakey(_) | To::LogWrites(_))
     }
@@ -182,17 +182,17 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// The piece that begins with `sector`, or lies around it: who has it, the sector there, and
-    /// how many bytes follow. Where that is the segment itself it is the volume's sector.
+    /// The piece that begins with `sector`, or lies around it: its destination, the sector there,
+    /// and how many bytes follow. Where that is the segment itself it is the volume's sector.
     #[inline(always)]
     pub(crate) fn piece(&self, sector: u64) -> (To, u64, u64) {
         let left = self.end - sector;
         let (to, sector, left) = match &self.map {
             Map::Linear { member, add } => (To::Member(*member), sector.wrapping_add(*add), left),
             Map::Striped(striped) => {
-                let place = striped.place(sector - self.start);
+                let there = striped.position(sector - self.start);
                 // A segment is whole chunks.
-                (To::Member(striped.member(place.stripe)), place.sector, place.left)
+                (To::Member(striped.member(there.stripe)), there.sector, there.left)
             }
             Map::Zero => (To::Zero, sector, left),
             Map::Error => (To::Error, sector, left),
@@ -310,7 +310,7 @@ impl Table {
         self.each_line(|target, _| target.arguments())
     }
 
-    /// What `dmsetup status` says of each line now.
+    /// The words of `dmsetup status` for each line now.
     pub fn status(&self) -> String {
         self.each_line(|target, map| match map {
             Map::Delay(number) => self.delay(*number).status(),

@@ -232,7 +232,7 @@ impl Device for Volume {
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
         let mut list = ExtentList::new();
         let live = self.shared.live();
-        // Whoever asks may know a size of yesterday.
+        // The caller may know an earlier size.
         let inside = live.size_bytes.saturating_sub(offset).min(length);
         match &live.table {
             Some(table) if inside > 0 => {
@@ -240,7 +240,7 @@ impl Device for Volume {
             }
             _ => list.push(Extent::data(offset, length)),
         }
-        // What is put together of several members may be more.
+        // A list that is put together of several members may be longer.
         Ok(list.as_slice().iter().take(max).copied().collect())
     }
 

@@ -128,7 +128,7 @@ fn a_number_is_not_used_again_while_a_bio_names_it() {
     assert_eq!(user.run(write(3)).status, Status::IoError);
 }
 
-/// What was removed does not come back.
+/// A volume that was removed does not come back.
 #[test]
 fn a_removed_volume_takes_no_table() {
     let disk: Shared = Disk::new("disk", SECTORS);

@@ -24,7 +24,7 @@ fn class(disk: &Arc<Disk>, sector: u64, delay_ms: u32) -> DelayClass {
     DelayClass { area: Area { device: disk.clone(), sector }, delay_ms }
 }
 
-/// What a table says with one, two or three classes.
+/// The words of a table with one, two or three classes.
 fn delay(classes: Vec<DelayClass>) -> TargetSpec {
     let mut classes = classes.into_iter();
     let read = classes.next().unwrap();
@@ -58,7 +58,7 @@ fn bio(op: Op, sector: u64) -> Box<Bio> {
     bio
 }
 
-/// What a disk was asked since the last look: operation and sector.
+/// The I/O of a disk since the last look: operation and sector.
 fn seen(disk: &Arc<Disk>) -> Vec<(Op, u64)> {
     disk.seen().iter().map(|seen| (seen.op, seen.sector)).collect()
 }
@@ -447,7 +447,7 @@ fn a_storm_of_swaps_over_what_waits() {
             assert!(swaps < 1_000_000, "{} rounds", rounds.load(Relaxed));
         }
         drop(stops);
-        // What waits for a table of long delays goes on by this one.
+        // I/O that waits for a table of long delays goes on by this one.
         swap(2);
     });
     assert_eq!(volume.table().unwrap().status(), "0 64 delay 0 0 0\n");
@@ -474,7 +474,7 @@ fn nothing_begins_to_wait_in_a_suspended_volume() {
     assert_eq!(rig.user.reap().len(), 1);
 }
 
-/// What waits stays where it is when only the limits of the members change.
+/// I/O that waits stays where it is when only the limits of the members change.
 #[test]
 fn waiting_outlives_a_change_of_limits() {
     let disk = Disk::new("d", SECTORS);
@@ -488,7 +488,7 @@ fn waiting_outlives_a_change_of_limits() {
     assert_eq!(rig.advance(MS), [2]);
 }
 
-/// What waits for a context that goes ends with it, and nothing begins to wait there afterwards.
+/// I/O that waits for a context that goes ends with it, and none begins to wait there afterwards.
 #[test]
 fn what_waits_ends_with_its_context() {
     let (disk, flushed) = (Disk::new("d", SECTORS), Disk::new("f", SECTORS));

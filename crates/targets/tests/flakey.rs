@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 const SECTORS: u64 = 64;
 const SECOND: u64 = 1_000_000_000;
-/// What the clock shows when tables are made.
+/// The clock when tables are made.
 const SINCE: u64 = 123 * SECOND + 456;
 /// Up for so long, then down for so long.
 const TIMES: (u32, u32) = (2, 3);
@@ -84,7 +84,7 @@ impl Rig {
         self.user.run(bio(op, 3)).status
     }
 
-    /// What a read of `bytes` bytes from sector 0 finds.
+    /// The data that a read of `bytes` bytes from sector 0 finds.
     fn read(&mut self, bytes: usize) -> Vec<u8> {
         let done = self.user.run(Bio::read(Sector(0), IoBuf::zeroed(bytes)));
         assert!(done.status.is_ok());
@@ -137,7 +137,7 @@ fn up_and_down_in_whole_seconds() {
     assert_eq!(rig.status(Op::Read), Status::Ok);
 }
 
-/// What each operation does while the device is down: it reaches the disk, fails, or is dropped.
+/// The fate of each operation while the device is down: it reaches the disk, fails, or is dropped.
 #[test]
 fn faults_by_operation() {
     #[derive(Debug, PartialEq)]
@@ -230,7 +230,8 @@ fn a_byte_of_what_is_read_is_replaced() {
     }
 }
 
-/// What counts is when a read is sent, not when it ends; and what failed is left alone.
+/// The time at which a read is sent counts, not that of its end; and a read that failed is left
+/// alone.
 #[test]
 fn a_read_is_judged_when_it_is_sent() {
     let mut rig = Rig::new(TIMES, corrupt(1, false, 9));
@@ -258,7 +259,7 @@ fn a_byte_of_what_is_written_is_replaced() {
     let done = rig.user.run(write(1024));
     assert!(done.status.is_ok());
     assert_eq!(strange(&data(&rig.disk), 5), [(599, 9)]);
-    // What the submitter wrote from is as it was, and all there.
+    // The submitter's memory is as it was, and all there.
     assert_eq!((done.bytes, strange(done.buf().unwrap(), 5)), (1024, vec![]));
     // Shorter ones go as they are; reads too.
     assert!(rig.user.run(write(512)).status.is_ok());

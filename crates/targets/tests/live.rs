@@ -316,7 +316,7 @@ fn a_storm_of_swaps_under_load() {
     assert_eq!(reads.completed + writes.completed, ios.load(Relaxed));
 }
 
-/// What is wrong with a table is said, with the line and what would be right.
+/// The error for a table names the line, the fault and what would be right.
 #[test]
 fn bad_tables_are_refused() {
     let disk = || Area { device: Disk::new("d", SECTORS), sector: 0 };

@@ -150,7 +150,7 @@ impl Rig {
         }
     }
 
-    /// What the whole log is replayed to is what the device has.
+    /// The device has what the whole log is replayed to.
     fn check_replay(&self) {
         let block = u64::from(self.disk.limits.logical_block_size);
         let data = self.disk.state.lock().unwrap().data.clone();
@@ -160,7 +160,7 @@ impl Rig {
     }
 }
 
-/// Writes to a log what is carried, as somebody who has no bio on the volume.
+/// Writes to a log what is carried, as a caller without a bio on the volume does.
 fn carry(log: &WriteLog, mut carrier: LogCarrier, cx: &mut Context) {
     let device = cx.open(log.device()).unwrap();
     let (mut wakes, deadline) = (Vec::new(), Instant::now() + PATIENCE);
@@ -225,7 +225,7 @@ fn a_write_is_logged_by_the_flush_that_was_sent_after_its_end() {
     rig.check_replay();
 }
 
-/// What is durable goes first, unless it would come before what it has replaced.
+/// Durable writes go first, unless they would come before what they have replaced.
 #[test]
 fn writes_with_fua_are_logged_at_once() {
     let mut rig = Rig::new();
@@ -333,7 +333,7 @@ fn a_full_log_keeps_what_it_has_and_io_goes_on() {
     assert_eq!(rig.disk.state.lock().unwrap().data[3 * 512], 3);
 }
 
-/// What had room before the log was full is written.
+/// Entries that had room before the log was full are written.
 #[test]
 fn a_log_that_gets_full_in_the_middle_has_the_beginning() {
     let mut rig = Rig::of(Disk::new("d", SECTORS), Disk::new("log", 6));
@@ -421,7 +421,7 @@ fn later_entries_wait_for_earlier_ones() {
     rig.ok(fua(write(0, 1, 9)));
     rig.log.hold(true);
     rig.user.submit(fua(write(1, 1, 1)));
-    // What is kept stays so, what comes now is done at once.
+    // I/O that is kept stays so; new I/O is done at once.
     rig.log.hold(false);
     other.submit(fua(write(2, 1, 2)));
     assert!(other.reap().is_empty() && rig.user.reap().is_empty());
@@ -675,7 +675,7 @@ enum Step {
     Mark,
 }
 
-/// What the log is to say after `steps`, one after the other.
+/// The entries of the log after `steps`, one after the other.
 fn expected(steps: &[Step]) -> String {
     let (mut log, mut unflushed): (Vec<String>, Vec<(String, u64, u64)>) = Default::default();
     for step in steps {

@@ -71,7 +71,7 @@ fn pieces() -> impl Strategy<Value = Vec<Piece>> {
     prop::collection::vec(piece, 1..5)
 }
 
-/// What a sector of the flat model holds.
+/// The contents of a sector of the flat model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Data,
@@ -272,7 +272,7 @@ proptest! {
                 prop_assert_eq!(&content(&done)[..], &flat[bytes]);
             }
         }
-        // What is in the disks is what the model holds, no more and no less.
+        // The disks hold what the model holds, no more and no less.
         let below: usize = builder
             .disks
             .iter()

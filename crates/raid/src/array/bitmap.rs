@@ -127,7 +127,7 @@ impl BitmapStorage {
         (self.header.bit_of(word as u64 * self.words.chunk_sectors()) / PAGE_BITS) as usize
     }
 
-    /// For those who look from outside.
+    /// The status that users see.
     pub(crate) fn status(&self) -> BitmapStatus {
         BitmapStatus {
             pages_used: self.set.iter().filter(|words| **words > 0).count(),

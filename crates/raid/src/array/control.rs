@@ -71,7 +71,7 @@ impl Command {
     }
 }
 
-/// A command that was given, for whoever waits for what becomes of it.
+/// A command that was given, for the thread that waits for its outcome.
 pub struct Request {
     command: Command,
     progress: Lock<Progress>,

@@ -14,11 +14,11 @@ use std::ops::Range;
 /// Most ranges that are told in words.
 const TOLD_MAX: usize = 20;
 /// Most ranges that are counted: where all that a member holds is suspect there is one in each row,
-/// and this is told to people who ask again and again.
+/// and this is told to people, again and again.
 const COUNTED_MAX: usize = 10_000;
 
-/// Parts of an array that may be wrong. Where the bitmap does not tell, that is all that members
-/// hold who are not there, or were forced in.
+/// Parts of an array that may be wrong. Where the bitmap does not tell, they are all parts of
+/// members that are not there, or were forced in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoubtfulRanges {
     layout: Layout,

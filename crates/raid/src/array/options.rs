@@ -25,7 +25,7 @@ pub struct ArrayOptions {
 /// Tells seconds since 1970.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Hears of an event, from whoever opens the array and from the manager's thread, which wait until
+/// Hears of an event, from the thread that opens the array and from the manager's, which wait until
 /// it returns.
 pub type EventSink = Arc<dyn Fn(ArrayEvent) + Send + Sync>;
 

@@ -224,7 +224,8 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     assert!(!status.is_ok(), "two blocks of a row are lost");
     stand.pass(1);
     assert!(stand.states().iter().all(|state| matches!(state, DiskState::InSync(_))));
-    // What else those members hold is there all the same, and what one of them lacks is computed.
+    // The other blocks of those members are there all the same, and those that one of them lacks
+    // are computed.
     assert!(stand.reads(0, 1, 64 << 10) && stand.reads(136, 1, 60 << 10));
     stand.memories[2].bad_sector.store(u64::MAX, Relaxed);
     assert!(stand.reads(0, 1, 192 << 10));

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * A port is open before its channel brings anything to a shard, and closed after the last item
-//!   of it has come back. So whoever ends an item finds the port that it came through.
-//! * `is_foreign` is set, by whoever holds a shard, before the word that tells of it, and taken
+//!   of it has come back. So the channel that ends an item finds the port that it came through.
+//! * `is_foreign` is set, by the holder of a shard, before the word that tells of it, and taken
 //!   back by the channel itself while it has nothing in any shard.
 
 use drystone_core::SharedBioList;

@@ -34,8 +34,8 @@ const DONE: u64 = 1 << 63;
 
 /// Tickets of stripes that are done, to be used again: with the memory that they have.
 ///
-/// A channel keeps a few. What it has beyond that goes to `common`, for channels that have none:
-/// who makes a ticket and who ends it are not the same.
+/// A channel keeps a few. Tickets beyond that go to `common`, for channels that have none: one
+/// channel makes a ticket, and another one may end it.
 pub(crate) struct Spares {
     own: Vec<Ticket>,
     common: Arc<CommonSpares>,

@@ -183,8 +183,8 @@ impl Shared {
         conf.is_suspended && self.is_quiet_since(conf.suspended_since)
     }
 
-    /// Nothing of the array's I/O is in flight since a suspension. Has those look who have not said
-    /// so.
+    /// Nothing of the array's I/O is in flight since a suspension. Has the channels look that have
+    /// not said so.
     pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
         self.all_say(|port| port.quiesced.is_since(epoch))
     }

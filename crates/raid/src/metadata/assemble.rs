@@ -149,7 +149,7 @@ fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, Strin
     })
 }
 
-/// Level, layout, chunk and number of members: who holds what.
+/// Level, layout, chunk and number of members: they say which member holds what.
 fn shape(own: &Superblock) -> (i32, u32, u32, u32) {
     (own.level, own.layout, own.chunk_sectors, own.raid_disks)
 }

@@ -1,7 +1,7 @@
 //! The superblock of version 1.x: 256 bytes, then two for each device that the array has known.
 //!
-//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, for those who
-//! want to show it; [`Superblock::parse`] takes only what Linux would let into an array
+//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, to be
+//! shown; [`Superblock::parse`] takes only what Linux would let into an array
 //! (`drivers/md/md.c`, `super_1_load`).
 
 use bitflags::bitflags;
@@ -490,10 +490,10 @@ impl Superblock {
         self.feature_map.intersects(Features::PPL | Features::MULTIPLE_PPLS).then_some(area)
     }
 
-    /// The role of the device with number `dev_number`; who is not in the table is a spare.
+    /// The role of the device with number `dev_number`; one that is not in the table is a spare.
     pub fn role_of(&self, dev_number: u32) -> DevRole {
         let number = self.roles.get(dev_number as usize).copied().unwrap_or(0xFFFF);
-        // Numbers that md does not use are nobody's role.
+        // Numbers that md does not use are no role.
         DevRole::from_number(number).unwrap_or(DevRole::Faulty)
     }
 

@@ -14,7 +14,7 @@ use std::convert::Infallible;
 pub const STRIPE: u64 = 8;
 pub const STRIPE_BYTES: usize = 4096;
 
-/// What a device's superblock says, looked for in all its places.
+/// The superblock of a device, looked for in all its places.
 pub fn superblock(image: &Image) -> Result<(Minor, Superblock), MetadataError> {
     let read = |sector| Ok::<_, Infallible>(image.read_sectors(sector, 8));
     let Ok(found) = probe(image.sectors(), read);
@@ -71,7 +71,7 @@ impl Array {
         Self::of(testing::members(vector))
     }
 
-    /// By the freshest superblock; who is stale or not in sync is left out.
+    /// By the freshest superblock; a device that is stale or not in sync is left out.
     pub fn of(images: Vec<Image>) -> Self {
         let found: Vec<_> =
             images.into_iter().map(|i| (superblock(&i).expect("superblock").1, i)).collect();
@@ -96,7 +96,7 @@ impl Array {
         Some(image.read_sectors(data_offset + sector, STRIPE))
     }
 
-    /// What a member has there, or should have: computed from the others if it is lost.
+    /// The data that a member has there, or should have: computed from the others if it is lost.
     pub fn block_or_computed(&self, role: Role, sector: u64) -> Vec<u8> {
         self.block(role, sector).unwrap_or_else(|| self.computed(role, sector))
     }
@@ -124,7 +124,7 @@ impl Array {
         }
         let known: Vec<_> =
             data.iter().filter_map(|r| Some((*r, self.block(*r, sector)?))).collect();
-        // What the lost blocks add to Q, and to P if that is there.
+        // The share of the lost blocks in Q, and in P if that is there.
         let mut q_left = q;
         for (r, block) in &known {
             add_product(&mut q_left, power(row.power(*r)), block);

@@ -23,7 +23,7 @@ struct Waiting {
     bio: Box<Bio>,
 }
 
-/// What waits for one segment.
+/// The bios that wait for one segment.
 #[derive(Default)]
 struct Queue {
     classes: [VecDeque<Waiting>; CLASSES],
@@ -57,7 +57,7 @@ impl Queue {
     }
 }
 
-/// What waits for the `delay` segments of a table, by their numbers.
+/// The bios that wait for the `delay` segments of a table, by their numbers.
 #[derive(Default)]
 pub(super) struct Delays {
     queues: Vec<Queue>,

@@ -19,7 +19,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::{Bio, BioFlags, Env, IoBuf, Op, SECTOR_SIZE, Slab, Status};
 use std::sync::Arc;
 
-/// What is on its way through the `log-writes` segments of a channel.
+/// The I/O on its way through the `log-writes` segments of a channel.
 #[derive(Default)]
 pub(super) struct Logging {
     entries: Slab<Entry>,
@@ -36,7 +36,7 @@ enum Entry {
     Carried(Box<Carried>),
 }
 
-/// What was sent to the device.
+/// The kind of I/O that was sent to the device.
 enum Sent {
     /// A flush, with what had completed before.
     Flush(u64),
@@ -48,7 +48,7 @@ struct Carried {
     log: Arc<Log>,
     log_member: u32,
     carrier: LogCarrier,
-    /// What ends when it is done.
+    /// The bio that ends when it is done.
     part: Box<Bio>,
     /// Writes to the log that have not ended.
     left: usize,
@@ -240,7 +240,7 @@ fn copy_data(part: &mut Bio) -> bool {
     true
 }
 
-/// What the log says of a write or discard.
+/// The log's entry for a write or discard.
 fn entry(part: &Bio, sector_bytes: u32) -> LogEntry {
     let block = u64::from(sector_bytes) / SECTOR_SIZE;
     let fua = if part.flags.contains(BioFlags::FUA) { LogFlags::FUA } else { LogFlags::default() };

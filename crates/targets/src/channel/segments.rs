@@ -177,12 +177,12 @@ impl Segments {
     ) {
         let at = parts.sector().0;
         let mut left = parts.left().min((segment.end - at) * SECTOR_SIZE);
-        let mut place = striped.place(at - segment.start);
+        let mut there = striped.position(at - segment.start);
         while left > 0 {
-            let bytes = left.min(place.left * SECTOR_SIZE);
+            let bytes = left.min(there.left * SECTOR_SIZE);
             let part = parts.next(env, bytes);
-            view.send_to_sector(env, (striped.member(place.stripe), place.sector), part);
-            place = striped.next(place);
+            view.send_to_sector(env, (striped.member(there.stripe), there.sector), part);
+            there = striped.next(there);
             left -= bytes;
         }
     }

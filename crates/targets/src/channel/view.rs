@@ -51,7 +51,7 @@ impl VolumeView {
         self.live.is_current(&self.shared.live)
     }
 
-    /// What is published now, to be given to [`VolumeView::replace`].
+    /// The state that is published now, to be given to [`VolumeView::replace`].
     pub(super) fn published(&self, env: &mut Env) -> Subscription<Live> {
         Subscription::new(&self.shared.live, &env.locks)
     }

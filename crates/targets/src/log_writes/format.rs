@@ -1,4 +1,4 @@
-//! What a write log looks like: a sector with its super block, then entries one after the other,
+//! The format of a write log: a sector with its super block, then entries one after the other,
 //! each a sector with its header, followed by as many sectors of data as it says. A sector is a
 //! logical block of the device whose writes are logged.
 //!
@@ -25,7 +25,7 @@ pub const LOG_END_MARK: &str = "dm-log-writes-end";
 /// Bytes of the super block that are used.
 const SUPER_BYTES: usize = 28;
 
-/// What an entry was.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogFlags(pub u64);
 
@@ -77,7 +77,7 @@ impl std::fmt::Display for LogFlags {
     }
 }
 
-/// What a log's first sector says.
+/// The contents of a log's first sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSuper {
     /// How many entries follow.
@@ -128,7 +128,7 @@ pub struct LogEntry {
     pub sector: u64,
     /// How many; 0 of flushes and marks.
     pub sectors: u64,
-    /// What it was.
+    /// Its kind.
     pub flags: LogFlags,
     /// Bytes of a mark's text.
     pub text_bytes: u64,

@@ -1,7 +1,8 @@
 //! The log itself, which all contexts share: what is to be written where, and in which order.
 //!
 //! ```text
-//! a write completes -> unflushed -> (flush, FUA, mark, bound) -> placed -> in place -> in the super
+//! a write completes -> unflushed -> (flush, FUA, mark, bound) -> placed -> in place -> in the
+//! super
 //! ```
 //!
 //! Invariants:
@@ -9,19 +10,19 @@
 //!   counts all that ever came to it; so each has a number, the last one `completed`.
 //! * Entries are placed one after the other, and each placing takes from the front of `unflushed`.
 //!   So whatever is replayed up to some entry is what the device could have held at some moment.
-//! * Whoever places entries carries them: it writes them, and what it ends with (a flush, a FUA
-//!   write, a mark) waits until they are counted by a super block that is in place.
+//! * The context that places entries carries them: it writes them, and the bio that had them placed
+//!   (a flush, a FUA write, a mark) waits until a super block that is in place counts them.
 //! * `batches` are the placed runs of entries that are not in place, in order; `in_place` counts
 //!   the entries before the first of them. A super block says `in_place`, never more. One is
-//!   written at a time (`super_under_way`), the first one before any entry: so whoever reads a log,
-//!   at any moment, finds a run of whole entries of this log.
-//! * Nobody waits in vain: whoever cannot go on is among `waiters`, and all of them are told when a
-//!   super block has been written or the log has failed. A batch that gets into place is followed
-//!   by one or the other.
+//!   written at a time (`super_under_way`), the first one before any entry: so a reader
+//!   of the log finds a run of whole entries of this log at any moment.
+//! * No carrier waits in vain: one that cannot go on is among `waiters`, and all of them are told
+//!   when a super block has been written or the log has failed. A batch that gets into place is
+//!   followed by one or the other.
 //! * After `failed` nothing is written any more.
 //!
 //! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders
-//! all; the atomics are for whoever only wants to know, and nothing rests on them.
+//! all; the atomics are for readers that need no order, and nothing rests on them.
 
 use super::format::{LOG_END_MARK, LOG_HEADER_BYTES, LogEntry, LogFlags, LogSuper};
 use drystone_core::mailbox::Message;
@@ -40,7 +41,7 @@ const UNFLUSHED_MAX: usize = 16384;
 /// An I/O that is to go into the log.
 pub(crate) struct Logged {
     pub(crate) entry: LogEntry,
-    /// What was written, of a write.
+    /// The data of a write.
     pub(crate) data: Option<IoBuf>,
     text: Vec<u8>,
 }
@@ -64,7 +65,7 @@ impl Logged {
     }
 }
 
-/// What has completed on the device.
+/// An I/O that has completed on the device.
 pub(crate) enum Completed {
     /// A write or discard.
     Write(Logged),
@@ -78,11 +79,11 @@ pub(crate) enum Completed {
 pub struct LogWrite {
     /// Where: sectors of 512 bytes.
     pub sector: u64,
-    /// What: whole blocks of the logged device.
+    /// The data: whole blocks of the logged device.
     pub data: IoBuf,
 }
 
-/// What whoever carries entries is to do next ([`super::WriteLog::step`]).
+/// The next step of the owner of a carrier ([`super::WriteLog::step`]).
 pub enum LogStep {
     /// Write these, in any order, and come back when all have ended.
     Write(Vec<LogWrite>),
@@ -92,7 +93,7 @@ pub enum LogStep {
     Done,
 }
 
-/// Entries on their way into the log, in the hands of whoever writes them.
+/// Entries on their way into the log, in the hands of the context that writes them.
 pub struct LogCarrier {
     phase: Phase,
     batch: u64,
@@ -137,7 +138,7 @@ struct State {
     /// The number of the first batch.
     first_batch: u64,
     in_place: u64,
-    /// What the last super block said that was written; none before the first.
+    /// The entries that the last super block counted; none before the first was written.
     in_super: Option<u64>,
     super_under_way: bool,
     /// Entries when the log was ended last, if it was.
@@ -207,7 +208,7 @@ impl Log {
         self.state.lock(locks)
     }
 
-    /// What has completed so far, and so is before a flush that is sent now.
+    /// The number of I/Os that have completed so far, and so are before a flush that is sent now.
     pub(crate) fn completed_so_far(&self, locks: &LockCounters) -> u64 {
         self.lock(locks).completed
     }
@@ -305,7 +306,7 @@ impl Log {
         Some(sector)
     }
 
-    /// What is to be written for entries. `None` if memory is short.
+    /// The writes that put entries into the log. `None` if memory is short.
     fn writes(&self, placed: Vec<(u64, Logged)>) -> Option<Vec<LogWrite>> {
         let mut writes = Vec::with_capacity(placed.len() * 2);
         for (sector, Logged { entry, data, text }) in placed {
@@ -337,7 +338,7 @@ impl Log {
         self.fail(&mut self.lock(locks), wakes);
     }
 
-    /// What `carrier` is to do next. Called once when it was made, and each time when its writes
+    /// The next step of `carrier`. Called once when it was made, and each time when its writes
     /// have ended or its `doorbell` rang, which it waits for. `wakes` are then to be sent.
     pub(crate) fn step(
         &self,

@@ -18,7 +18,7 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{Device, Limits, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// What a line of a table says of `log-writes`.
+/// The arguments of `log-writes` in a line of a table.
 #[derive(Clone)]
 pub struct LogWritesSpec {
     /// Where the segment's first sector is: the same sector of a device, because the kernel's
@@ -29,7 +29,7 @@ pub struct LogWritesSpec {
 }
 
 impl LogWritesSpec {
-    /// What is wrong with a segment that begins with sector `start`.
+    /// The fault of a segment that begins with sector `start`, if it has one.
     pub(crate) fn check(&self, start: u64) -> Result<(), String> {
         let (device, log) = (self.area.device.info(), self.log.device.info());
         if self.area.sector != start || self.log.sector != 0 {
@@ -75,7 +75,7 @@ impl LogWritesSpec {
     }
 }
 
-/// A log that a table writes, for whoever adds marks to it and ends it. Cheap to clone.
+/// A log that a table writes, for its users: they add marks to it and end it. Cheap to clone.
 #[derive(Clone)]
 pub struct WriteLog {
     pub(crate) log: Arc<Log>,
@@ -108,7 +108,7 @@ impl WriteLog {
         self.log.end(locks)
     }
 
-    /// What `carrier` is to do next: called once for a new one, then whenever its writes to
+    /// The next step of `carrier`: called once for a new one, then whenever its writes to
     /// [`WriteLog::device`] have ended, and now and then while it waits. `wakes` are then to be
     /// sent.
     pub fn step(

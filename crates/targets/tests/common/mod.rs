@@ -15,7 +15,7 @@ use drystone_core::{
 };
 use std::sync::{Arc, Mutex};
 
-/// What a disk was asked.
+/// An I/O that a disk was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub op: Op,
@@ -235,7 +235,7 @@ impl Channel for DiskChannel {
         self.kept.len()
     }
 
-    /// What the disk holds is what a driver has.
+    /// Bios that the disk holds are as good as a driver's: they cannot be cancelled.
     fn cancel_pending(&mut self, env: &mut Env) {
         if self.state.lock().unwrap().hold {
             return;
@@ -297,13 +297,13 @@ impl User {
         panic!("in a second of its clock the bio has not ended");
     }
 
-    /// What has ended by now, with what is due by the clock.
+    /// The I/O that has ended by now, with that which is due by the clock.
     pub fn turn(&mut self) -> BioList {
         self.cx.wait(Some(0));
         self.reap()
     }
 
-    /// What has ended by now.
+    /// The I/O that has ended by now.
     pub fn reap(&mut self) -> BioList {
         self.cx.reap(&mut self.ended);
         self.ended.take()

@@ -383,7 +383,8 @@ impl Manager {
         let epoch = self.shared.suspend();
         let is_quiet = self.sync.action().is_none()
             && self.shared.is_quiet_since(epoch)
-            // Blocks that could not be read are written anew after whoever read them has gone on.
+            // Blocks that could not be read are written anew after the bios that read them have
+            // ended.
             && self.shared.writes_have_ended(None, self.io.ctx.locks());
         if !is_quiet && now < deadline {
             return Some(now + QUIET_PAUSE_NS);

@@ -137,7 +137,7 @@ impl Manager {
         }
     }
 
-    /// Let go of all devices, and then tell whoever has asked for the stop.
+    /// Let go of all devices, and then answer the command to stop.
     pub(super) fn end(mut self) {
         let requests = std::mem::take(&mut self.requests);
         let locks = self.io.ctx.locks().clone();

@@ -198,7 +198,7 @@ impl Records {
         }
     }
 
-    /// Write all superblocks at once. Who did not take it.
+    /// Write all superblocks at once. The positions of the devices that did not take theirs.
     fn write_all(&mut self, to: &mut Target<'_>, spares_too: bool) -> Vec<usize> {
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
         for position in to.members.positions() {
@@ -244,7 +244,7 @@ impl Records {
         is_written
     }
 
-    /// Write what has changed of the bitmap to all who have a role; durable when this returns.
+    /// Write what has changed of the bitmap to all devices with a role; durable when this returns.
     /// False if a device did not take it, which has failed then.
     pub(super) fn write_bitmap(&mut self, to: &mut Target<'_>) -> bool {
         let mut failed = Vec::new();
@@ -290,7 +290,8 @@ impl Records {
 }
 
 impl Target<'_> {
-    /// Flush all members at once, unless nothing gets better. Who could not.
+    /// Flush all members at once, unless nothing gets better. The positions of those that could
+    /// not.
     fn flush_if_better(&mut self) -> Vec<usize> {
         if !self.members.is_changed() && self.record == Record::Dirty {
             return Vec::new();
@@ -298,7 +299,7 @@ impl Target<'_> {
         self.flush_members()
     }
 
-    /// Flush all members at once. Who could not.
+    /// Flush all members at once. The positions of those that could not.
     pub(super) fn flush_members(&mut self) -> Vec<usize> {
         let is_used = |disk: &Disk| disk.state.role().is_some();
         let positions: Vec<_> =

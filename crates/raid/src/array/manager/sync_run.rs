@@ -403,7 +403,7 @@ impl Synchronisation {
         self.run.as_mut()
     }
 
-    /// What was asked for, which begins now.
+    /// Take the action that was asked for, which begins now.
     pub(super) fn take_asked(&mut self) -> Option<SyncAction> {
         self.asked.take()
     }

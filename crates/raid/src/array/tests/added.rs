@@ -40,7 +40,8 @@ fn all_fits(stand: &mut Stand) {
     assert!(stand.reads(0, 1, BYTES));
 }
 
-/// What was told to be added is there at the next start; what was not is no device of the array,
+/// A device that was told to be added is there at the next start; one that was not is none of the
+/// array's,
 /// and may be tried again.
 #[test]
 fn a_device_that_does_not_flush_is_not_added() {

@@ -95,8 +95,8 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
     }
 }
 
-/// Who has not heard of two updates is a stranger after a crash, so an update in which a member
-/// fails is one, though it begins anew.
+/// A member two updates behind is a stranger after a crash, so an update in which a member fails is
+/// one, though it begins anew.
 #[test]
 fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     for writes in 0.. {
@@ -219,7 +219,7 @@ fn a_member_that_comes_back_is_given_what_it_has_missed() {
         put_in(&mut stand, 1);
         let own = stand.memories[1].superblock();
         assert!(own.feature_map.contains(Features::RECOVERY_BITMAP | Features::RECOVERY_OFFSET));
-        // What is written meanwhile reaches it.
+        // A write meanwhile reaches it.
         stand.write(4 * row, 5, 4096);
         stand.until("recovery", is_whole);
         let entries = stand.power.take();
@@ -358,7 +358,7 @@ fn an_array_of_linux_with_all_bits_set_is_synchronised_as_a_whole() {
     assert_eq!(chunks(&stand, &entries, |entry| entry.op == Op::Read).len(), 112);
 }
 
-/// What a stand is made to do: (what, where, how much).
+/// Steps of a stand: (kind, where, how much).
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
     proptest::collection::vec((0u8..8, any::<u64>(), 1u64..60), 1..40)
 }

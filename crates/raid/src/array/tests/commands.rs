@@ -1,4 +1,4 @@
-//! What is asked of a manager: when it is said to be done, and what it refuses.
+//! Commands to a manager: when they are said to be done, and which ones it refuses.
 
 use super::stand::{Entry, Memory};
 use super::*;
@@ -160,7 +160,7 @@ fn the_data_of_a_new_member_begins_where_it_has_room() {
     stand.stop();
     stand.start();
     assert!(stand.reads(0, 1, 256 << 10));
-    // What is too small for any place is told what would do.
+    // The error for a device that is too small for any place says what would do.
     stand.add_device(vec![0; (used * SECTOR_SIZE) as usize]);
     let error = add(&mut stand).unwrap_err();
     let needed = stand.memories[1].superblock();
@@ -205,7 +205,7 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     let is_bad = |status: &ArrayStatus| status.disks.iter().any(|disk| disk.has_bad_blocks);
     stand.until("bad", is_bad);
     stand.memories[0].bad_sector.store(u64::MAX, Relaxed);
-    // What failed in this life is not tried again.
+    // A device that failed in this life is not tried again.
     assert!(stand.write(0, 3, 256 << 10).is_ok());
     stand.command(Command::Sync(SyncAction::Repair)).unwrap();
     assert!(is_bad(&stand.until("repair", is_idle)));

@@ -118,7 +118,7 @@ fn a_bad_sector_under_the_bad_block_log_is_damage_too() {
     assert!(stand.reads(0, 1, BYTES));
 }
 
-/// What the others say is not all then, so all is synchronised.
+/// The other logs do not tell all then, so all is synchronised.
 #[test]
 fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
     for is_damaged in [false, true] {
@@ -221,7 +221,7 @@ fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
 #[test]
 fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
     for shift in [3, 20, 33, 255] {
-        // Who says that there are bad blocks, and a unit that no list has, is damaged.
+        // A superblock with bad blocks and with a unit that no list has is damaged.
         for is_flagged in if shift > 32 { &[false][..] } else { &[false, true] } {
             let is_flagged = *is_flagged;
             let mut stand = stopped(Policy::Resync);

@@ -1,4 +1,4 @@
-//! What an array tells of itself.
+//! The events that an array tells.
 
 use super::*;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use drystone_core::Extent;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// What the map says of each sector: whether it is a hole.
+/// The map, sector by sector: whether it is a hole.
 fn told(stand: &Stand, bytes: Range<u64>, max: usize) -> Vec<bool> {
     let array = &stand.array.as_ref().unwrap().0;
     let (mut holes, mut at) = (Vec::new(), bytes.start);

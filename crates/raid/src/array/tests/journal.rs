@@ -54,7 +54,8 @@ fn starts(stand: &mut Stand) -> String {
 #[test]
 fn a_journal_that_holds_nothing_is_no_obstacle() {
     assert_eq!(starts(&mut stand(&[], &[])), "");
-    // What Linux has logged and has on its members: the vector's own log, without its tail.
+    // The data that Linux has logged and has on its members: the vector's own log, without its
+    // tail.
     let mut stand = Stand::of_vector(UUID_OF);
     stand.is_read_only = true;
     set_tail(&stand, 8);

@@ -66,7 +66,7 @@ fn what_a_member_cannot_read_comes_back_and_is_computed() {
         (Sector(lost), 1 << 63 | 77),
         "as its submitter gave it"
     );
-    // Whoever it passed knows that it is gone.
+    // Each layer that it passed knows that it is gone.
     assert!(all_ended(&volume));
     let array = stand.array.as_ref().unwrap().0.clone();
     let stats = array.stats();

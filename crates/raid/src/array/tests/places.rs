@@ -105,7 +105,7 @@ fn sizes_and_numbers_that_no_device_has_are_refused() {
     change_all(&stand, |own| own.size = u64::MAX - 127);
     let why = stand.look().2.unwrap_err();
     assert!(why.contains("18446744073709551488 sectors are used on each member"), "{why}");
-    // Who is in no table is a spare, to Linux too.
+    // A device that is in no table is a spare, to Linux too.
     let mut stand = stopped(Policy::Resync);
     change(&stand, 0, |own| own.dev_number = 1900);
     stand.start();
@@ -331,7 +331,7 @@ fn what_begins_inside_a_block_of_the_device_is_refused_or_not_used() {
             stand.stop();
         }
     }
-    // What the list says is not known.
+    // The contents of the list are not known.
     let stand = stopped(Policy::Resync);
     change_all(&stand, |own| {
         own.bblog_offset += 1;

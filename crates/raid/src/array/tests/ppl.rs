@@ -62,7 +62,7 @@ fn restarted(images: &[Vec<u8>], lost: &[usize]) -> Stand {
     stand
 }
 
-/// What is not in `torn`, sectors of whole blocks, is what it was.
+/// All but `torn`, sectors of whole blocks, is as it was.
 fn assert_holds(stand: &mut Stand, model: &[u8], torn: &Range<u64>, what: &str) {
     let (status, read) = stand.read(0, LOOKED_AT);
     assert!(status.is_ok(), "{what}");
@@ -109,7 +109,7 @@ fn without_a_member_of_linux_what_was_never_written_is_right() {
     }
 }
 
-/// What the logs say is older than the mixture that the members are then.
+/// The logs are older than the mixture that the members are then.
 #[test]
 fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
     for is_clean in [false, true] {
@@ -169,7 +169,7 @@ fn a_resync_that_was_not_for_a_crash_outlives_one() {
     stand.start();
     assert!(stand.until("resync", is_idle).mismatch_cnt > 0);
     assert_eq!(mismatches(&mut stand), 0);
-    // What was cut off while it fitted everywhere is made whole by the logs, without a resync.
+    // The logs make an array whole that was cut off while it fitted everywhere, without a resync.
     assert!(stand.write(0, 8, LOOKED_AT / 2).is_ok());
     stand.crash();
     assert!(stand.memories.iter().all(|memory| memory.superblock().resync_offset == 0));

@@ -1,4 +1,4 @@
-//! What members could not read, or did not get, and what is still on its way when they leave.
+//! Blocks that members could not read, or did not get, and I/O that is on its way when they leave.
 
 use super::*;
 use crate::ids::Role;
@@ -162,8 +162,8 @@ fn is_answered(request: &Request) -> Option<bool> {
     request.outcome(&locks).map(|outcome| outcome.is_ok())
 }
 
-/// Whoever read a block that had to be computed does not wait until it is written anew, so that may
-/// be under way when nobody has anything in flight.
+/// A read of a block that had to be computed does not wait until the block is written anew, so that
+/// may be under way when no bio is in flight.
 #[test]
 fn an_array_stops_when_nothing_is_on_its_way_to_its_members() {
     let mut stand = started(4);
@@ -238,7 +238,7 @@ fn what_can_be_had_is_rebuilt_beside_what_cannot() {
     assert!(stand.reads(8 * 3 * 128, 1, 64 << 10));
 }
 
-/// What is copied to a replacement is not written to the member that has it.
+/// A block that is copied to a replacement is not written to the member that has it.
 #[test]
 fn a_member_that_is_replaced_is_only_read() {
     let mut stand = started(4);

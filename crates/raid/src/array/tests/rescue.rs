@@ -22,7 +22,7 @@ fn read_only(vector: &str, lost: &[usize], is_forced: bool) -> Stand {
     stand
 }
 
-/// What the array holds.
+/// The contents of the array.
 fn contents(stand: &mut Stand) -> Vec<u8> {
     let bytes = stand.array.as_ref().unwrap().0.info().size_bytes as usize;
     let mut all = Vec::with_capacity(bytes);

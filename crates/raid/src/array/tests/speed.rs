@@ -6,8 +6,8 @@ use drystone_core::{Bio, IoBuf, Sector};
 
 const MIN: u64 = 128;
 const MAX: u64 = 1024;
-/// What may be under way, or begun before the pace is changed: regions of 64 KiB, 100 ms of the
-/// pace.
+/// Sectors that may be under way, or begun before the pace is changed: regions of 64 KiB, 100 ms of
+/// the pace.
 const SLACK: u64 = 192;
 
 /// An array that is synchronised, with limits in KiB a second.

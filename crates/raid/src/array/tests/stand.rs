@@ -35,7 +35,7 @@ pub(super) struct Entry {
     pub(super) sectors: Range<u64>,
 }
 
-/// What all devices did, in order. Power goes after so many more writes: later ones do nothing.
+/// The I/O of all devices, in order. Power goes after so many more writes: later ones do nothing.
 pub(super) struct Power {
     entries: Lock<Vec<Entry>>,
     locks: Arc<LockCounters>,
@@ -61,7 +61,7 @@ impl Power {
         left > 0
     }
 
-    /// What was done since this was asked last.
+    /// The I/O since this was asked last.
     pub(super) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut *self.entries.lock(&self.locks))
     }
@@ -79,7 +79,7 @@ impl Power {
 pub(in crate::array) struct Memory {
     number: usize,
     power: Arc<Power>,
-    /// What is sent to these sectors and later ones waits.
+    /// I/O to this sector and later ones waits.
     held_from: AtomicU64,
     words: Lock<Vec<Arc<Message>>>,
     /// It says that it has a volatile cache.
@@ -330,7 +330,7 @@ pub(in crate::array) struct Stand {
     /// How it is started.
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,
-    /// Who hears what it tells.
+    /// The listener to its events.
     pub(super) event_sink: EventSink,
     /// I/O of the user's that has ended.
     done: BioList,
@@ -454,7 +454,7 @@ impl Stand {
 
     pub(super) fn try_open(&mut self) -> Result<Opened> {
         let (ctx, candidates, assembly) = self.look();
-        // What superblocks were looked for is of no interest.
+        // The search for superblocks is of no interest.
         self.power.take();
         let options = ArrayOptions {
             name: "md0".to_owned(),

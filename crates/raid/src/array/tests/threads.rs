@@ -16,12 +16,12 @@ const BLOCKS: u64 = 600;
 const ROUNDS: u64 = 60;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// A user, who alone writes every third block.
+/// A user of the array: it alone writes every third block.
 struct User {
     number: u64,
     ctx: Context,
     random: u64,
-    /// What the user's blocks hold.
+    /// The contents of the user's blocks.
     model: Vec<u8>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read of members in sync --------------------------> moved to the member, and back if it fails
-//! write, or read of what is lost --> items, by shard --> the shard's turn, here or whoever has it
+//! write, or read of what is lost --> items, by shard --> the shard's turn, here or in its holder
 //! ```
 //!
 //! The channel is made of parts, each of which keeps its own state. This file, `route` and `turns`
@@ -126,7 +126,7 @@ impl ArrayChannel {
         self.traffic.publish_started();
     }
 
-    /// Tell whoever suspends the array, or stops writes, once nothing is in flight.
+    /// Tell the context that suspends the array, or stops writes, once nothing is in flight.
     fn report_quiet(&self, env: &mut Env) {
         let (conf, epoch) = (self.conf(), self.membership.epoch());
         if conf.is_suspended {

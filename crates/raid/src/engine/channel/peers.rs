@@ -59,11 +59,11 @@ impl Peers {
         self.ports.get(home)
     }
 
-    /// The items that came through this port are to be synchronised.
-    pub(super) fn is_sync_item(&mut self, home: u32, locks: &LockCounters) -> bool {
+    /// The kind of items that come through a port, if it is open.
+    pub(super) fn origin_of(&mut self, home: u32, locks: &LockCounters) -> Option<Origin> {
         match home == self.home() {
-            true => self.is_sync(),
-            false => self.find(home, locks).is_some_and(|port| port.origin == Origin::Sync),
+            true => Some(self.own.origin),
+            false => self.find(home, locks).map(|port| port.origin),
         }
     }
 
@@ -131,7 +131,12 @@ mod tests {
         assert_eq!((first.home(), second.home()), (0, 1));
         let mut item = Bio::flush();
         item.home = 1;
-        assert!(first.is_sync_item(1, &locks) && !second.is_sync_item(0, &locks));
+        assert_eq!(first.origin_of(1, &locks), Some(Origin::Sync));
+        assert_eq!(second.origin_of(0, &locks), Some(Origin::Io));
+        assert_eq!(
+            (first.origin_of(0, &locks), first.origin_of(2, &locks)),
+            (Some(Origin::Io), None)
+        );
         assert!(first.hand_back(item, &locks).is_some());
         assert_eq!((second.take_done().len(), first.take_done().len()), (1, 0));
         drop(second);

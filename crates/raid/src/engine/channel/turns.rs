@@ -2,6 +2,7 @@
 
 use super::ArrayChannel;
 use super::work_set::Entry;
+use crate::engine::port::Origin;
 use crate::engine::ppl::{Log, Ticket};
 use crate::engine::shard::{Shard, TurnEffects};
 use crate::engine::shared::{SHARDS, Shared};
@@ -14,7 +15,7 @@ use drystone_core::{Bio, BioList, Env};
 /// them: a bound for what is done for others in a call.
 const ROUNDS_MAX: u32 = 4;
 
-/// The port of the manager, who opens the first one.
+/// The port of the manager, which opens the first one.
 const MANAGERS_PORT: u32 = 0;
 
 impl ArrayChannel {
@@ -37,7 +38,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Others may have left something at shards for whoever comes.
+    /// Others may have left something at shards for the next context that comes.
     pub(super) fn touch_published(&mut self) {
         let shards = (0..SHARDS).filter(|shard| self.shared.shard(*shard).has_published());
         shards.for_each(|shard| self.to_shards.touch(shard));
@@ -59,7 +60,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Have a shard do all that there is to do, here or by whoever has the turn.
+    /// Have a shard do all that there is to do, here or by the holder of the turn.
     fn enter_shard(&mut self, env: &mut Env, Entry { number, is_changed }: Entry) {
         let shared = self.shared.clone();
         let run_turn = |channel: &mut Self, env: &mut Env, shard: &mut Guard<'_, Shard>| {
@@ -79,8 +80,8 @@ impl ArrayChannel {
         self.combine(env, at, |channel| channel.to_logs.list(role), run_turn);
     }
 
-    /// Work at a shard or log in turns: those who find it taken leave their bios to the holder of
-    /// the turn (flat combining). `is_changed`: there is a configuration that it may not know.
+    /// Work at a shard or log in turns: contexts that find it taken leave their bios to the holder
+    /// of the turn (flat combining). `is_changed`: there is a configuration that it may not know.
     fn combine<T>(
         &mut self,
         env: &mut Env,
@@ -92,11 +93,11 @@ impl ArrayChannel {
             return self.leave_to_manager(env, lock, brought);
         }
         for _ in 0..ROUNDS_MAX {
-            let who = self.peers.home();
+            let home = self.peers.home();
             // A bio that is published has its holder look, too.
             let guard = match is_changed && brought(self).is_empty() {
-                true => lock.enter_to_recheck(&env.locks, who),
-                false => lock.enter(&env.locks, who, brought(self), Place::Tail),
+                true => lock.enter_to_recheck(&env.locks, home),
+                false => lock.enter(&env.locks, home, brought(self), Place::Tail),
             };
             let Some(mut guard) = guard else { return };
             run_turn(self, env, &mut guard);
@@ -132,7 +133,8 @@ impl ArrayChannel {
     }
 
     fn run_shard_turn(&mut self, env: &mut Env, number: usize, shard: &mut Guard<'_, Shard>) {
-        // First what was left here, then the configuration: whoever left it may know a later one.
+        // The bios that were left here come first, then the configuration: the context that left
+        // them may know a later one.
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
         let (conf, epoch) = (self.membership.conf(), self.membership.epoch());
@@ -141,7 +143,7 @@ impl ArrayChannel {
         shard.refresh(&turn, stripes, &mut self.effects);
         let mut brought = self.to_shards.list(number).take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
-            let is_sync = |home| self.peers.is_sync_item(home, &env.locks);
+            let is_sync = |home| self.peers.origin_of(home, &env.locks) == Some(Origin::Sync);
             accept(shard, &turn, list, is_sync, &mut self.effects);
         }
         shard.handle_ready(&turn, stripes, &mut self.effects);
@@ -153,7 +155,7 @@ impl ArrayChannel {
         };
         shard.make_runs(&turn, &mut self.effects, send);
         self.effects.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
-        // Within the turn: the next holder, who sees what this one has done, finds the manager
+        // Within the turn: the next holder, which sees what this one has done, finds the manager
         // told.
         if !self.effects.reports.is_empty() {
             self.shared.report(&mut self.effects.reports);

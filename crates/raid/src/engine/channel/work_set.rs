@@ -1,5 +1,5 @@
-//! What a channel is to bring to shards, or to partial parity logs, by their number, and which of
-//! them it is to enter.
+//! The bios that a channel is to bring to shards, or to partial parity logs, by their number, and
+//! which of them it is to enter.
 //!
 //! Invariants:
 //! * A number with bios in its list is touched.

@@ -12,7 +12,7 @@ pub(super) type Blocks = Vec<Option<IoBuf>>;
 /// Most sources for which the list of them is short.
 const FEW: usize = 16;
 
-/// Blocks of a stripe, with who holds what.
+/// Blocks of a stripe, with their roles.
 pub(super) struct Arithmetic<'a> {
     pub(super) parity: Parity,
     pub(super) row: Row,
@@ -120,7 +120,7 @@ impl Arithmetic<'_> {
             (Some(x), None) => self.data_from_q(x),
             _ => {}
         }
-        // Parity that is lost is of use only to whoever is to be given it.
+        // Parity that is lost is of use only to a member that is to be given it.
         if !(lost - self.data).is_empty() {
             self.lost_parity(lost - self.data);
         }

@@ -1,5 +1,5 @@
 //! Waiting for stripes, model-checked: contexts bring items to a shard that has fewer stripes than
-//! they need, and take I/O to members away with them; whoever has the turn works for all.
+//! they need, and take I/O to members away with them; the holder of the turn works for all.
 
 use super::tests::conf;
 use super::{Shard, TurnEffects};
@@ -23,7 +23,7 @@ struct Model {
 
 /// A context.
 struct Visitor {
-    who: u32,
+    home: u32,
     locks: std::sync::Arc<LockCounters>,
     brought: BioList,
     /// I/O to members that it has begun.
@@ -43,20 +43,25 @@ impl Model {
 
     /// A context works at a shard until nobody has left anything.
     fn visit(&self, visitor: &mut Visitor) {
-        let Visitor { who, locks, brought, flight, out } = visitor;
+        let Visitor { home, locks, brought, flight, out } = visitor;
         loop {
             // With nothing in its hands it came for the configuration.
             let guard = match brought.is_empty() {
-                true => self.turn.enter_to_recheck(locks, *who),
-                false => self.turn.enter(locks, *who, brought, Place::Tail),
+                true => self.turn.enter_to_recheck(locks, *home),
+                false => self.turn.enter(locks, *home, brought, Place::Tail),
             };
             let Some(mut shard) = guard else { return };
             let mut all = brought.take();
             self.turn.take().into_iter().for_each(|(mut list, _)| all.append(&mut list));
             let (conf, parity, stripes) =
                 (&self.conf, Parity::detect(), self.stripes.load(Relaxed));
-            let turn =
-                TurnInput { conf, epoch: stripes as u64, parity, fits_below: u64::MAX, home: *who };
+            let turn = TurnInput {
+                conf,
+                epoch: stripes as u64,
+                parity,
+                fits_below: u64::MAX,
+                home: *home,
+            };
             shard.refresh(&turn, stripes, out);
             while let Some(bio) = all.pop() {
                 match bio.is_of_channel() {
@@ -78,8 +83,8 @@ impl Model {
 
     /// Read blocks, and carry on what this context begins. Of that the first `cancelled` come back
     /// undone.
-    fn read(&self, who: u32, blocks: &[u64], mut cancelled: usize) {
-        let mut visitor = Visitor::new(who);
+    fn read(&self, home: u32, blocks: &[u64], mut cancelled: usize) {
+        let mut visitor = Visitor::new(home);
         let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
         blocks.iter().for_each(|block| visitor.brought.push(read(block)));
         self.visit(&mut visitor);
@@ -92,16 +97,16 @@ impl Model {
     }
 
     /// Have the shard use so many stripes, and carry on what comes of it.
-    fn resize(&self, who: u32, stripes: usize) {
+    fn resize(&self, home: u32, stripes: usize) {
         self.stripes.store(stripes, Relaxed);
-        self.read(who, &[], 0);
+        self.read(home, &[], 0);
     }
 }
 
 impl Visitor {
-    fn new(who: u32) -> Self {
+    fn new(home: u32) -> Self {
         Visitor {
-            who,
+            home,
             locks: LockCounters::new(ManualClock::new(1)),
             brought: BioList::new(),
             flight: Vec::new(),
@@ -110,8 +115,8 @@ impl Visitor {
     }
 }
 
-/// The items of two contexts end, whoever has the turn when a stripe becomes free; each that does
-/// wakes one at the most.
+/// The items of two contexts end, whichever of them has the turn when a stripe becomes free; each
+/// that does wakes one at the most.
 fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);

@@ -75,9 +75,9 @@ struct Bench {
     busy: Vec<(u64, std::ops::Range<u64>)>,
     next: u64,
     mismatches: u64,
-    /// What is to be put on lists of bad blocks.
+    /// Reports of blocks that are to be put on lists of bad blocks.
     lost: Vec<Report>,
-    /// What is to come off them.
+    /// Reports of blocks that are to come off them.
     made_good: Vec<Report>,
     /// Writes that failed.
     unwritten: Vec<Report>,
@@ -154,7 +154,7 @@ impl Bench {
         bench
     }
 
-    /// What a context does in a turn.
+    /// Do as a context does in a turn.
     fn turn(&mut self, bring: impl FnOnce(&mut Shard, &TurnInput<'_>, &mut TurnEffects)) {
         let turn = TurnInput {
             conf: &self.conf,
@@ -291,7 +291,8 @@ impl Bench {
 
     fn drain(&mut self) {
         let mut left = 100_000;
-        // What was published last is heard, too: a rewrite may wait for that, for nobody.
+        // The shard hears the last configuration too: a rewrite that no bio waits for may wait for
+        // that.
         let is_heard = |bench: &Self| bench.shard.epoch == bench.epoch;
         while !self.busy.is_empty() || !self.flight.is_empty() || !is_heard(self) {
             self.end_one(left * 7);
@@ -480,7 +481,7 @@ fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
     bench.members[2][(OFFSET * SECTOR_SIZE) as usize..].fill(7);
     let start = (OFFSET * SECTOR_SIZE) as usize;
     bench.fits_below = 0;
-    // What the array holds now is what its data blocks say.
+    // The array holds now what its data blocks say.
     for sector in 0..bench.model.len() as u64 / SECTOR_SIZE {
         let address = bench.conf.layout.map_sector(sector);
         let from = start + (address.sector * SECTOR_SIZE) as usize;
@@ -614,9 +615,8 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
     }
 }
 
-/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. Whoever writes
-/// the row anew meanwhile waits until they are on record as lost, and so takes them off the record
-/// again.
+/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. A write of the
+/// row meanwhile waits until they are on record as lost, and so takes them off the record again.
 #[test]
 fn what_is_lost_is_listed_before_it_is_written_anew() {
     let mut bench = Bench::new(Level::Raid5, 2, 3, 1);
@@ -659,7 +659,8 @@ fn what_is_lost_is_listed_before_it_is_written_anew() {
     assert!(bench.row_fits(&bench.conf.layout.clone(), 0));
 }
 
-/// A read that a removed member did not do is not done by whoever has its number and role by then.
+/// A read that a removed member did not do is not done by the device that has its number and role
+/// by then.
 #[test]
 fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
     for status in [Status::IoError, Status::Cancelled] {

@@ -9,10 +9,10 @@
 //! - a device that has failed by one and is a member by another: it has failed.
 //!
 //! No crash leaves the others. Geometry and the number of members ([`super::shape`]), two roles for
-//! one device, and partial parity logs of some members only are refused, since nothing tells who is
-//! right. A journal, a reshape, a cluster and an error flag of a Synology NAS are believed whoever
-//! says so: they only keep the array from being written or started. So is a bitmap, which is then
-//! kept.
+//! one device, and partial parity logs of some members only are refused, since nothing tells which
+//! superblock is right. A journal, a reshape, a cluster and an error flag of a Synology NAS are
+//! believed whichever says so: they only keep the array from being written or started. So is a
+//! bitmap, which is then kept.
 
 use super::candidate::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
@@ -24,7 +24,7 @@ const CAUTIONS: Features =
 /// F with the worst that superblocks of as many events say.
 ///
 /// # Errors
-/// Two of them contradict each other, and nothing tells who is right. One sentence.
+/// Two of them contradict each other, and nothing tells which one is right. One sentence.
 pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superblock, String> {
     let (_, fresh) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
     let mut agreed = fresh.clone();
