@@ -8,11 +8,11 @@
 //! shard. It is attached to its stripes piece by piece, and ends when all of them are done with it.
 //!
 //! Invariants:
-//! * Items that find no idle stripe wait in line. Whether one may go on depends on this shard alone.
-//!   Each stripe that becomes idle lets the first of them go on (`wake`), then the next ones while
-//!   stripes are idle. No item takes an idle stripe past the line.
-//! * An item that waits for a stripe that another item gets joins it (`join`), and needs none of its
-//!   own.
+//! * Items that find no idle stripe wait in line. Whether one may go on depends on this shard
+//!   alone. Each stripe that becomes idle lets the first of them go on (`wake`), then the next ones
+//!   while stripes are idle. No item takes an idle stripe past the line.
+//! * An item that waits for a stripe that another item gets joins it (`join`), and needs none of
+//!   its own.
 //! * A stripe waits for no item: a piece is done without the others.
 //!
 //! The parts have no access to each other. `cache` knows which stripe has work, `items` the pieces

@@ -45,9 +45,9 @@ impl Runs {
         self.runs.iter().any(|(_, run)| is_to(run))
     }
 
-    /// Make bios of all of `ios`, which is emptied, and hand each to `send` with the role that it is
-    /// for, and whether it is for that role's replacement. Their `user_data` is the number of their
-    /// run.
+    /// Make bios of all of `ios`, which is emptied, and hand each to `send` with the role that it
+    /// is for, and whether it is for that role's replacement. Their `user_data` is the number of
+    /// their run.
     pub(super) fn make(
         &mut self,
         turn: &TurnInput<'_>,

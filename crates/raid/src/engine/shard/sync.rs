@@ -63,8 +63,8 @@ impl Steps<'_> {
         Step::Blocked
     }
 
-    /// Not all can be computed. Members whose blocks can be had get them nevertheless; the others have
-    /// theirs listed as bad.
+    /// Not all can be computed. Members whose blocks can be had get them nevertheless; the others
+    /// have theirs listed as bad.
     fn recover_one_by_one(&mut self, targets: Roles) -> Step {
         let mut there = Roles::EMPTY;
         for role in targets.iter() {

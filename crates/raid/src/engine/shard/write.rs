@@ -4,8 +4,8 @@
 //! Invariants:
 //! * Writes end only after each member has taken its block, or is on record as failed, or has the
 //!   block on its list of bad blocks.
-//! * New data goes to members only after their bitmap has the stripe's bit and, if parity is logged,
-//!   the log has the partial parity.
+//! * New data goes to members only after their bitmap has the stripe's bit and, if parity is
+//!   logged, the log has the partial parity.
 
 use super::handle::{Recorded, Step, Steps};
 use super::member_io::MemberIo;

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * `members` and `replacements` have an entry for each role of the layout.
-//! * A device takes part in one way at the most: as a member, a replacement, a spare or the journal.
-//!   One that takes no part is in `left_out`, with the reason.
+//! * A device takes part in one way at the most: as a member, a replacement, a spare or the
+//!   journal. One that takes no part is in `left_out`, with the reason.
 
 use std::collections::BTreeSet;
 use std::fmt;
