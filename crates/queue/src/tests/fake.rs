@@ -105,12 +105,12 @@ impl Stage {
         self.script.lock().unwrap().refused.iter().map(|s| s.sector).collect()
     }
 
-    /// Sectors of the requests that were reported as too slow.
     /// How often driver queues were told of a change.
     pub(super) fn refreshes(&self) -> usize {
         self.script.lock().unwrap().refreshes
     }
 
+    /// Sectors of the requests that were reported as too slow.
     pub(super) fn timed_out(&self) -> Vec<u64> {
         self.script.lock().unwrap().timed_out.clone()
     }
