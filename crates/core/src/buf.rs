@@ -8,7 +8,6 @@
 
 #![allow(unsafe_code, reason = "buffers are aligned memory that a kernel writes to")]
 
-use crate::blocking::Aside;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -179,27 +178,6 @@ impl Drop for IoBuf {
 impl std::fmt::Debug for IoBuf {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "IoBuf({} bytes)", self.len)
-    }
-}
-
-/// Give memory of the heap that is free back to the system, as dropped buffers that were mapped are
-/// by themselves: an allocator keeps it otherwise, where anything behind it is in use. Takes
-/// milliseconds where there is much, so a data thread leaves it to a helper thread. Any thread may
-/// call this.
-pub fn trim_heap() {
-    drop(Aside::new(Trim));
-}
-
-/// Trims when it is dropped.
-struct Trim;
-
-impl Drop for Trim {
-    fn drop(&mut self) {
-        // SAFETY: it touches only memory that is free.
-        #[cfg(target_env = "gnu")]
-        unsafe {
-            libc::malloc_trim(0);
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::bio::Bio;
 use crate::clock::Ns;
 use crate::context::{Env, RemappedDone};
 use crate::error::Result;
-use crate::extent::Extent;
+use crate::extent::{Extent, ExtentSource};
 use crate::failures::Failures;
 use crate::histogram::Snapshot;
 use crate::holders::Holders;
@@ -35,7 +35,7 @@ pub struct DeviceInfo {
 }
 
 /// A block device: something that takes bios. All methods may be called from any thread.
-pub trait Device: Send + Sync {
+pub trait Device: ExtentSource + Send + Sync {
     /// Name, kind, size and limits as of now. The size may grow.
     fn info(&self) -> DeviceInfo;
 
@@ -83,6 +83,12 @@ pub trait Device: Send + Sync {
     /// flight, and with the last of them it is closed. Nothing waits; call it again to have those
     /// look that have not given it up. A device that holds nothing of others may do nothing.
     fn retire(&self) {}
+}
+
+impl<D: Device> ExtentSource for D {
+    fn find_extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
+        self.extents(offset, length, max)
+    }
 }
 
 /// A device that says of what type its channels are, so that what stands before one of them calls

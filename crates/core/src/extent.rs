@@ -1,6 +1,6 @@
 //! The allocation query: which ranges of a device hold data.
 
-use crate::device::Device;
+use crate::error::Result;
 use std::fmt;
 use std::sync::Arc;
 
@@ -68,11 +68,20 @@ impl ExtentList {
     }
 }
 
+/// What can be asked for its extents: every [`crate::Device`].
+pub trait ExtentSource: Send + Sync {
+    /// As [`crate::Device::extents`].
+    ///
+    /// # Errors
+    /// The same.
+    fn find_extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>>;
+}
+
 /// An allocation query for [`crate::ring::Ring::query`], which asks on a helper thread: a file
 /// system may take long to answer, and the thread that drives a context must not wait for it.
 pub struct ExtentQuery {
     /// The device that is asked.
-    pub device: Arc<dyn Device>,
+    pub device: Arc<dyn ExtentSource>,
     /// First byte.
     pub offset: u64,
     /// Length in bytes.
@@ -82,12 +91,12 @@ pub struct ExtentQuery {
 }
 
 impl ExtentQuery {
-    /// Ask, as [`Device::extents`] does: for threads that may block. Without an answer of the
+    /// Ask, as [`crate::Device::extents`] does: for threads that may block. Without an answer of the
     /// device all of it counts as data.
     pub fn run(&self) -> Vec<Extent> {
         let Self { device, offset, length, max } = self;
         let all_data = |_| vec![Extent::data(*offset, *length)];
-        device.extents(*offset, *length, *max).unwrap_or_else(all_data)
+        device.find_extents(*offset, *length, *max).unwrap_or_else(all_data)
     }
 
     /// Tells queries of one device from those of others.

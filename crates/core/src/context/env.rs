@@ -3,19 +3,16 @@
 
 use super::cookie::PolledTo;
 use super::links::Links;
-use super::parts::Parts;
 use crate::bio::{Bio, End};
 use crate::clock::TimeCache;
 use crate::context::set::{Handle, Kicks};
 use crate::device::Device;
 use crate::list::BioList;
 use crate::mailbox::Message;
-use crate::mistake;
-use crate::op::BioFlags;
 use crate::ring::{Ring, RingEvent, Token};
 use crate::status::Status;
 use crate::sync::LockCounters;
-use crate::units::{ContextId, SECTOR_SIZE};
+use crate::units::ContextId;
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
@@ -165,16 +162,6 @@ impl Env {
         self.links.count_remapped(channel, bios);
     }
 
-    /// A part that covers the whole of `bio`, which ends with it.
-    #[cold]
-    fn part_instead(&mut self, bio: Box<Bio>) -> Box<Bio> {
-        let mut parts = self.divide(bio);
-        let bytes = parts.left();
-        let part = parts.next(self, bytes);
-        self.divided(parts);
-        part
-    }
-
     /// Bios that channel `channel` remapped and that have not ended.
     pub fn remapped_in_flight(&mut self, channel: u32) -> usize {
         self.links.in_flight(channel)
@@ -248,7 +235,7 @@ impl Env {
     }
 
     /// A part of `parent`, or a hold on it, is over. The parent, if that was the last.
-    fn count_down(&mut self, parent: NonNull<Bio>, status: Status) -> Option<Box<Bio>> {
+    pub(super) fn count_down(&mut self, parent: NonNull<Bio>, status: Status) -> Option<Box<Bio>> {
         // SAFETY: a parent does not end before its last part, and its box was released when it was
         // divided.
         let (first, remaining) = unsafe {
@@ -264,57 +251,6 @@ impl Env {
         }
         // SAFETY: all parts have ended, so the released box is ours again.
         Some(unsafe { Box::from_raw(parent.as_ptr()) })
-    }
-
-    /// Cut `bio`, which is in flight, in two: its first `bytes` bytes and the rest. Both borrow
-    /// its memory; the original ends when all its parts have (Linux `bio_split`, `bio_chain`).
-    /// A part that is cut again gets a sibling, unless a volume or a channel waits for its end.
-    pub fn split(&mut self, bio: Box<Bio>, bytes: u64) -> (Box<Bio>, Box<Bio>) {
-        let (mut front, mut rest, parent) = match bio.end {
-            End::Chain(parent) if !bio.is_watched() => (self.part(), bio, parent),
-            _ => self.whole_as_part(bio),
-        };
-        // SAFETY: the parent is in flight and held by `remaining`, which `rest` counts in.
-        unsafe { front.sibling_of(&rest, parent) };
-        front.truncate(bytes);
-        rest.advance(bytes);
-        if mistake!("split_off_by_one") {
-            rest.sector = rest.sector.after(SECTOR_SIZE);
-        }
-        front.flags |= BioFlags::NOMERGE;
-        (front, rest)
-    }
-
-    /// A part that covers the whole of `bio`, and an idle box for its sibling.
-    fn whole_as_part(&mut self, bio: Box<Bio>) -> (Box<Bio>, Box<Bio>, NonNull<Bio>) {
-        let (front, mut whole) = (self.part(), self.part());
-        let parent = NonNull::from(Box::leak(bio));
-        // SAFETY: the original's box is released until `remaining` is 0 again.
-        unsafe { whole.whole_of(parent) };
-        (front, whole, parent)
-    }
-
-    /// Divide `bio`, which is in flight: it ends when all parts that [`Parts`] makes of it have,
-    /// and [`Env::divided`] was called.
-    pub fn divide(&mut self, bio: Box<Bio>) -> Parts {
-        Parts::of(bio)
-    }
-
-    /// Make more parts of the bio that `part` is a part of.
-    ///
-    /// # Panics
-    /// If it is not a part.
-    pub fn divide_again(&mut self, part: &Bio) -> Parts {
-        let End::Chain(parent) = part.end else { panic!("not a part of another bio") };
-        Parts::again(parent)
-    }
-
-    /// No more parts are made; if all have ended (or there are none), so does their bio.
-    #[inline]
-    pub fn divided(&mut self, parts: Parts) {
-        if let Some(ended) = self.count_down(parts.into_parent(), Status::Ok) {
-            self.end_bio(ended);
-        }
     }
 
     /// End `bio` with `status`.

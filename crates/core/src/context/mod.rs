@@ -26,9 +26,11 @@
 mod cookie;
 mod core;
 mod deliver;
+mod divide;
 mod env;
 mod event;
 mod links;
+mod open;
 mod park;
 mod parts;
 mod set;

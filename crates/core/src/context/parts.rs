@@ -3,16 +3,15 @@
 //! Invariants:
 //! * While a [`Parts`] exists it holds its bio, counted like a part; so the bio cannot end while
 //!   parts are being made, even if those made so far end at once.
-//! * A `Parts` is given to [`Env::divided`], which lets go; dropping it is a mistake of ours.
+//! * A `Parts` is given to [`crate::Env::divided`], which lets go; dropping it is a mistake of ours.
 
-use super::env::Env;
 use crate::bio::Bio;
-use crate::op::{BioFlags, Op};
 use crate::status::Status;
 use crate::units::Sector;
 use std::ptr::NonNull;
 
-/// A bio that is being divided. Made by [`Env::divide`]; given to [`Env::divided`] in the end.
+/// A bio that is being divided. Made by [`crate::Env::divide`]; given to [`crate::Env::divided`] in
+/// the end.
 #[must_use]
 pub struct Parts {
     parent: NonNull<Bio>,
@@ -64,34 +63,18 @@ impl Parts {
         self.whole().sector.after(self.done)
     }
 
-    /// A part of the next `bytes` bytes: their place, memory, operation, flags.
+    /// Make `part`, an idle box, a part of the next `bytes` bytes.
     #[inline]
-    pub fn next(&mut self, env: &mut Env, bytes: u64) -> Box<Bio> {
-        let mut part = env.part();
+    pub(super) fn make_next(&mut self, part: &mut Bio, bytes: u64) {
         // SAFETY: the parent is held by its count.
         unsafe { part.part_of(self.parent, self.done, bytes) };
         self.done += bytes;
-        part
     }
 
-    /// A part of the bio's operation, which must be one without data, over other sectors.
-    pub fn elsewhere(&mut self, env: &mut Env, sector: Sector, bytes: u64) -> Box<Bio> {
-        debug_assert!(!self.whole().op.has_data());
-        let mut part = env.part();
+    /// Make `part`, an idle box, a part without data.
+    pub(super) fn make_empty(&mut self, part: &mut Bio) {
         // SAFETY: the parent is held by its count.
         unsafe { part.part_of(self.parent, 0, 0) };
-        (part.sector, part.bytes) = (sector, bytes);
-        part
-    }
-
-    /// A part that is a flush.
-    pub fn flush(&mut self, env: &mut Env) -> Box<Bio> {
-        let mut part = env.part();
-        // SAFETY: the parent is held by its count.
-        unsafe { part.part_of(self.parent, 0, 0) };
-        (part.op, part.sector) = (Op::Flush, Sector(0));
-        part.flags.remove(BioFlags::FUA | BioFlags::PREFLUSH | BioFlags::POLLED);
-        part
     }
 }
 

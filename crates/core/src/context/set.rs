@@ -5,14 +5,11 @@
 //!   drivers and the kernel refer to stays.
 //! * `kick` is lock-free but for the set's own lock, which is held for a look-up only.
 
-use super::Context;
 use super::core::ContextCore;
 use super::deliver;
-use super::env::Env;
 use super::park::Parking;
 use super::wake::WakeUp;
-use crate::clock::{Clock, TimeCache};
-use crate::error::Result;
+use crate::clock::Clock;
 use crate::gate::{Gate, Visit};
 use crate::mailbox::{Mailbox, Message};
 use crate::mistake;
@@ -85,7 +82,7 @@ impl Handle {
 
     /// After the owner has left the gate: true if a message came that nobody else will deliver.
     pub(super) fn mail_came(&self) -> bool {
-        deliver::mail_came(&self.mailbox)
+        deliver::mail_came(|| !self.mailbox.is_empty())
     }
 
     /// Put `message` into the mailbox of a context that has bios entrusted to others. True if
@@ -250,9 +247,11 @@ impl ContextSet {
         self.pid
     }
 
-    /// Open a context on `ring` for the calling thread (or one that it will be moved to).
-    pub fn context(self: &Arc<Self>, mut ring: Box<dyn Ring>) -> Context {
-        self.free_idle_orphans();
+    /// Give a context on `ring` a number and a handle. `make_core` makes its state.
+    pub(super) fn add<M>(self: &Arc<Self>, mut ring: Box<dyn Ring>, make_core: M) -> Arc<Handle>
+    where
+        M: FnOnce(Box<dyn Ring>, Arc<LockCounters>, Weak<Handle>, ContextId) -> ContextCore,
+    {
         let barriers = Barriers::detect();
         let mut members = self.members.lock(&self.locks);
         let free = members.handles.iter().position(Option::is_none);
@@ -272,28 +271,13 @@ impl ContextSet {
             serial,
             parking: Parking::default(),
             wake_up: WakeUp::default(),
-            core: UnsafeCell::new(ContextCore::new(Env::new(
-                ring,
-                TimeCache::new(self.clock.clone()),
-                locks,
-                weak.clone(),
-                id,
-            ))),
+            core: UnsafeCell::new(make_core(ring, locks, weak.clone(), id)),
         });
         match free {
             Some(_) => members.handles[id.index()] = Some(handle.clone()),
             None => members.handles.push(Some(handle.clone())),
         }
-        drop(members);
-        Context::new(handle)
-    }
-
-    /// Open a context on a ring of `engine`.
-    ///
-    /// # Errors
-    /// When the kernel refuses the ring.
-    pub fn open(self: &Arc<Self>, engine: crate::ring::Engine) -> Result<Context> {
-        Ok(self.context(crate::ring::open(engine, self.clock.clone())?))
+        handle
     }
 
     /// Context number `id`.

@@ -23,31 +23,21 @@
 
 mod places;
 mod queue;
+mod wake;
 
 #[cfg(all(test, loom))]
 mod model;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use crate::context::Handle;
+pub use wake::Wake;
+
 use crate::mistake;
 use crate::primitive::{Arc, AtomicU32, Barriers, Ordering::*};
 use crate::sync::{Lock, LockClass, LockCounters};
 use places::Places;
 use queue::Queue;
 use std::ops::Range;
-
-/// Has a user of a lock look again. Any thread may call it.
-pub trait Wake: Send + Sync {
-    /// Make the user's thread look.
-    fn wake(&self);
-}
-
-impl Wake for Handle {
-    fn wake(&self) {
-        Handle::wake(self);
-    }
-}
 
 /// A lock of the byte ranges of one device. See the file's page.
 pub struct RangeLock {

@@ -6,7 +6,7 @@
 //!   reads its start, or that of what the place held later, and then knows that what it held before
 //!   has ended.
 
-use super::Wake;
+use super::wake::Wake;
 use crate::mistake;
 use crate::primitive::{Arc, AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::*};
 use std::ops::Range;

@@ -4,11 +4,16 @@
 //! readable or about to become so. Whoever clears looks for what it was woken for *afterwards*:
 //! a sender that finds `pending` set writes nothing, and relies on that look.
 
-use super::Waker;
 use crate::error::{Error, Result};
 use crate::primitive::{AtomicBool, Ordering};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+
+/// Wakes the sleeper of a ring, from any thread.
+pub trait Waker: Send + Sync {
+    /// Make the current or next [`Ring::wait`] return. Cheap when a wake-up is already pending.
+    fn wake(&self);
+}
 
 /// Whether a wake-up is on its way; spares all but the first waker the system call.
 pub(crate) struct Pending(AtomicBool);

@@ -14,6 +14,7 @@
 )]
 
 mod cells;
+mod class;
 mod counters;
 mod lock;
 #[cfg(loom)]
@@ -23,7 +24,8 @@ mod signal;
 mod spin;
 mod stats;
 
-pub use counters::{LockClass, LockCounters, LockCounts};
+pub use class::LockClass;
+pub use counters::{LockCounters, LockCounts};
 pub use lock::{Guard, Lock};
 pub use registry::LockRegistry;
 pub use signal::Signal;

@@ -8,6 +8,7 @@
 //!   users there ever were at once, not by how many there were.
 //! * Only whoever has the lock of the members resets them.
 
+use super::counters::Registry;
 use super::{Lock, LockClass, LockCounters, LockStats};
 use crate::clock::Clock;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ impl LockRegistry {
     /// A registry without users, that times waits and holds with `clock`. Holds are not timed.
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
         Arc::new_cyclic(|this| {
-            let own = LockCounters::made(clock.clone(), this.clone());
+            let own = LockCounters::made(clock.clone(), Some(this.clone() as _));
             let members = Members {
                 timed: false,
                 sampled: false,
@@ -54,7 +55,7 @@ impl LockRegistry {
 
     /// Counters for a new user.
     pub fn counters(self: &Arc<Self>) -> Arc<LockCounters> {
-        let user = LockCounters::made(self.clock.clone(), Arc::downgrade(self));
+        let user = LockCounters::made(self.clock.clone(), Some(Arc::downgrade(self) as _));
         let mut members = self.members.lock(&self.own);
         members.fold_gone();
         user.time_holds(members.timed);
@@ -103,6 +104,12 @@ impl LockRegistry {
             sum += user.read(reset);
         }
         sum
+    }
+}
+
+impl Registry for LockRegistry {
+    fn add_user(self: Arc<Self>) -> Arc<LockCounters> {
+        self.counters()
     }
 }
 

@@ -1,0 +1,15 @@
+//! How a user of a range lock is told to look again.
+
+use crate::context::Handle;
+
+/// Has a user of a lock look again. Any thread may call it.
+pub trait Wake: Send + Sync {
+    /// Make the user's thread look.
+    fn wake(&self);
+}
+
+impl Wake for Handle {
+    fn wake(&self) {
+        Handle::wake(self);
+    }
+}
