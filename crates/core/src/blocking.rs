@@ -30,7 +30,7 @@ pub fn as_data_thread<T>(work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// What the thread was before.
+/// The kind that the thread was before.
 struct Before(bool);
 
 impl Drop for Before {
@@ -47,7 +47,7 @@ pub fn might_block(what: &str) {
 }
 
 /// Something whose drop may block, as the last close of a file does that has to write or free much.
-/// Whoever has it last drops it, but for a data thread: that one leaves it to a helper thread.
+/// The last owner drops it, but for a data thread, which leaves that to a helper thread.
 #[derive(Debug)]
 pub struct Aside<T: Send + 'static>(Option<T>);
 

@@ -28,7 +28,7 @@ enum Memory {
     Mapped,
     /// A part of an arena, which this keeps alive.
     Arena { _whole: Arc<Arena> },
-    /// Somebody else's, who keeps it.
+    /// Memory of another owner, which keeps it.
     Lent,
 }
 
@@ -225,7 +225,7 @@ pub struct Segment {
     pub len: usize,
 }
 
-// SAFETY: a segment is an address; whoever dereferences it argues why the memory is there.
+// SAFETY: a segment is an address; code that dereferences it argues why the memory is there.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}

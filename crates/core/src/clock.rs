@@ -9,7 +9,7 @@
 //!   the latter may open the next plug.
 //! * A latency is never the difference of a reading with itself: a reading that was given out
 //!   as a start time is never given out as a completion time.
-//! * What one submission becomes on the devices below a volume was submitted at the same time:
+//! * The parts of one submission on the devices below a volume were submitted at the same time:
 //!   `TimeCache::begin_below`. So a stack of volumes reads the clock as often as one device.
 //! * It dies when the plug flushes (for completions), when the thread sleeps, and when it is
 //!   older than [`AGE_BOUND_NS`]. A kernel learns when a thread was pre-empted, a user program

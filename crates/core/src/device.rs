@@ -65,7 +65,7 @@ pub trait Device: ExtentSource + Send + Sync {
         None
     }
 
-    /// Who stands on this device and is to hear of its changes.
+    /// The devices on top of this one, which hear of its changes.
     fn holders(&self) -> Option<&Holders> {
         None
     }

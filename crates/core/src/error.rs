@@ -1,6 +1,6 @@
 //! Errors of set-up and control. I/O outcomes are [`crate::Status`].
 
-/// What kind of thing went wrong; match on this.
+/// The kind of an error; match on this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A parameter is outside what is permitted.

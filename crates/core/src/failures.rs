@@ -3,8 +3,8 @@
 //! Invariants:
 //! * Every failure is told once: one with all that is known of it, those after it, until that one
 //!   is told, by their number.
-//! * `what` and `place` belong to whoever made `state` `WRITING`, and to the teller while it is
-//!   `THERE`.
+//! * `what` and `place` belong to the thread that made `state` `WRITING`, and to the teller while
+//!   it is `THERE`.
 
 use crate::op::Op;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering::*};
@@ -14,7 +14,7 @@ use std::fmt;
 /// An I/O that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What was to be done.
+    /// The operation.
     pub op: Op,
     /// How it ended.
     pub status: Status,
@@ -56,7 +56,7 @@ pub struct Failures {
     more: AtomicU64,
 }
 
-/// What was noted since it was last taken.
+/// The failures noted since they were last taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Noted {
     /// One failure. `None` with some more if these came just as the one before was taken.
@@ -93,7 +93,7 @@ impl Failures {
         self.state.store(THERE, Release);
     }
 
-    /// Become the one who notes the first failure.
+    /// Become the thread that notes the first failure.
     fn claim(&self) -> bool {
         if crate::mutated!("failure_claimed_twice") {
             self.state.store(WRITING, Relaxed);
@@ -102,7 +102,7 @@ impl Failures {
         self.state.compare_exchange(NONE, WRITING, Acquire, Relaxed).is_ok()
     }
 
-    /// What was noted since the last call.
+    /// Take the failures noted since the last call.
     pub fn take(&self) -> Noted {
         // Pairs with the release in `note`.
         let is_there = self.state.load(Acquire) == THERE;

@@ -23,7 +23,7 @@
 use crate::primitive::{AtomicBool, AtomicU32, Barriers, Ordering::*};
 use crate::sync::{LockClass, LockCounters, pause};
 
-/// What [`Gate::visit`] found.
+/// The outcome of [`Gate::visit`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Visit {
     /// No thread is inside: the caller has access until [`Gate::end_visit`].

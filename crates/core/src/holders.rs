@@ -1,4 +1,4 @@
-//! Who stands on a device, and hears of its changes (sysfs: `holders/`).
+//! The devices on top of a device, which hear of its changes (sysfs: `holders/`).
 //!
 //! Invariant: no lock is held while a holder is told, so it may ask the device, and have its own
 //! holders told.

@@ -16,6 +16,80 @@
 //! * **Lifetimes**: a bio owns its [`IoBuf`] and gives it back with its completion. Memory that a
 //!   bio only points at ([`Bio::from_raw_segments`]) must stay until then, also when the context is
 //!   dropped; [`Context::wind_up`] ends what can be ended.
+//!
+//! # A device, and a read of it
+//!
+//! ```
+//! use drystone_core::device::{Channel, Device, DeviceInfo};
+//! use drystone_core::{Bio, BioList, ContextSet, Env, Extent, IoBuf, Limits, Op, Result, Sector};
+//! use drystone_core::{Status, clock, histogram, mailbox, op, ring, stats};
+//! use std::sync::Arc;
+//!
+//! /// Reads as zeroes and forgets what is written.
+//! struct Zeroes;
+//! struct ZeroesChannel;
+//!
+//! impl Channel for ZeroesChannel {
+//!     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
+//!         while let Some(mut bio) = bios.pop() {
+//!             if bio.op == Op::Read {
+//!                 bio.zero_data();
+//!             }
+//!             env.end_with(bio, Status::Ok);
+//!         }
+//!     }
+//!     fn members(&self) -> &[u32] {
+//!         &[]
+//!     }
+//!     fn message(&mut self, _: &mut Env, _: Arc<mailbox::Message>) {}
+//!     fn in_flight(&self) -> usize {
+//!         0
+//!     }
+//!     fn cancel_pending(&mut self, _: &mut Env) {}
+//! }
+//!
+//! impl Device for Zeroes {
+//!     fn info(&self) -> DeviceInfo {
+//!         let limits = Limits::default();
+//!         DeviceInfo { name: "z".into(), kind: "zeroes", size_bytes: 1 << 20, limits }
+//!     }
+//!     fn open_channel(&self, _: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+//!         Ok(Box::new(ZeroesChannel))
+//!     }
+//!     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
+//!         Ok(vec![Extent::hole(offset, length)])
+//!     }
+//!     fn stats(&self) -> stats::DiskStats {
+//!         stats::DiskStats::default()
+//!     }
+//!     fn latencies(&self, _: op::OpGroup) -> histogram::Snapshot {
+//!         histogram::Snapshot::default()
+//!     }
+//!     fn attribute(&self, _name: &str) -> Option<String> {
+//!         None
+//!     }
+//!     fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let device: Arc<dyn Device> = Arc::new(Zeroes);
+//! let mut context = ContextSet::new(clock::SystemClock::new()).open(ring::Engine::Auto)?;
+//! let index = context.open(&device)?;
+//!
+//! let (mut bios, mut done) = (BioList::new(), BioList::new());
+//! bios.push(Bio::read(Sector(8), IoBuf::from_slice(&[7; 4096])));
+//! context.submit(index, &mut bios);
+//! while context.reap(&mut done) == 0 {
+//!     context.wait(None);
+//! }
+//! let bio = done.pop().expect("one was reaped");
+//! assert!(bio.status.is_ok());
+//! assert_eq!(bio.buf().map(|buf| buf[0]), Some(0));
+//! # Ok(())
+//! # }
+//! ```
 #![warn(unsafe_op_in_unsafe_fn)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 

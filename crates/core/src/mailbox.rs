@@ -1,4 +1,5 @@
-//! A mailbox: messages from any thread to the owner of a context.
+//! A mailbox: messages from any thread to the owner of a context. An intrusive MPSC queue, made of a
+//! Treiber stack that is taken as a whole (Linux: `llist`).
 //!
 //! Invariants:
 //! * A [`Message`] is in at most one mailbox at a time (`queued`); pushing one that is already
@@ -27,7 +28,7 @@ pub struct Message {
     receiver: Weak<Handle>,
     /// The channel (device index) that it is for.
     channel: u32,
-    /// What the receiver needs to know, set before the push.
+    /// A word for the receiver, set before the push.
     payload: AtomicU64,
 }
 
@@ -119,7 +120,7 @@ impl Mailbox {
         let raw = Arc::into_raw(message).cast_mut();
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
-            // SAFETY: `queued` makes us the only one who may link this message, and the
+            // SAFETY: `queued` makes us the only thread that may link this message, and the
             // reference we turned into `raw` keeps it alive until it is taken.
             unsafe { &*raw }.next.store(head, Ordering::Relaxed);
             match self.head.compare_exchange_weak(head, raw, push_order(), Ordering::Relaxed) {

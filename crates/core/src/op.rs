@@ -1,6 +1,6 @@
 //! Operations, flags and priorities of a bio, named as in Linux (`blk_types.h`, `ioprio.h`).
 
-/// What a bio asks for.
+/// The operation of a bio (Linux `REQ_OP_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Op {

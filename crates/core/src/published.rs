@@ -1,14 +1,14 @@
-//! A value that many read all the time and that changes rarely: readers keep a copy and look at a
-//! counter to see whether it is still the current one.
+//! A value that many threads read all the time and that changes rarely (RCU with a sequence
+//! number): readers keep a copy and compare a counter to see whether it is still the current one.
 //!
 //! Invariants:
 //! * The counter grows with each change, after the new value is there: a reader that sees the
 //!   counter of a change and asks gets that value or a later one.
 //! * Reading the counter writes nothing, and the lock is taken only after a change.
 //!
-//! This is what Linux does by RCU: the reader's copy is its read-side critical section, and it ends
-//! when the reader looks at the counter again. Whoever must know that no reader has the old value
-//! any more has each of them look ([`crate::context::Handle::kick`]).
+//! Linux does this by RCU: the reader's copy is its read-side critical section, and it ends when
+//! the reader looks at the counter again. A writer that must know that no reader has the old value
+//! any more (a grace period) has each of them look ([`crate::context::Handle::kick`]).
 
 use crate::error::Result;
 use crate::primitive::{AtomicU64, Ordering::*};

@@ -60,7 +60,7 @@ mod loom_tests {
         suspended: bool,
     }
 
-    /// What is behind the gate of the context, whose own working is modelled elsewhere.
+    /// The state behind the gate of the context; the gate is modelled elsewhere.
     #[derive(Default)]
     struct Channel {
         epoch: u64,

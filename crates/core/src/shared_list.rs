@@ -1,5 +1,6 @@
 //! A list of bios that any thread may add to and one at a time takes from: how a submitter hands
-//! a batch over without waiting.
+//! a batch over without waiting. A Treiber stack of batches that is taken as a whole (Linux:
+//! `llist_add_batch`, `llist_del_all`).
 //!
 //! Invariants:
 //! * A batch is added as a whole, with one compare-and-swap, and stays in its order; batches stay
@@ -7,9 +8,10 @@
 //! * Every bio in it is owned by the list until somebody takes it.
 //!
 //! Memory order: `add` releases with its compare-and-swap, `take` acquires with its swap, so
-//! whatever was written to the bios before they were added is seen by the taker. Whoever adds and
-//! then looks whether somebody is at work, and whoever ends work and then looks into the list, must
-//! each pass a full fence between (the list does not: not every user needs it).
+//! the taker sees everything that was written to the bios before they were added. A thread that
+//! adds and then looks whether another is at work must pass a full fence between, and so must a
+//! thread that ends its work and then looks into the list (the list does not: not every user needs
+//! it).
 
 #![allow(unsafe_code, reason = "an intrusive list that many threads add to")]
 
@@ -181,15 +183,15 @@ mod loom_tests {
             let shared = Arc::new(SharedBioList::new());
             let written = Arc::new([UnsafeCell::new(0), UnsafeCell::new(0)]);
             let adders: Vec<_> = (0..2)
-                .map(|who| {
+                .map(|number| {
                     let (shared, written) = (shared.clone(), written.clone());
                     loom::thread::spawn(move || {
                         // SAFETY: the taker looks only after it has the batch.
-                        written[who].with_mut(|w| unsafe { *w = 7 });
+                        written[number].with_mut(|w| unsafe { *w = 7 });
                         let mut batch = BioList::new();
                         for n in 0..2 {
                             let mut bio = Bio::flush();
-                            bio.user_data = who as u64 * 2 + n;
+                            bio.user_data = number as u64 * 2 + n;
                             batch.push(bio);
                         }
                         shared.add(&mut batch);

@@ -3,7 +3,7 @@
 //!
 //! A program that embeds the library may block a signal in its own threads, to take it with
 //! signalfd(2) or sigwait(3). A thread of ours that does not block it would be where it comes
-//! instead, and ends the process by its default action. So whoever starts a thread does it by
+//! instead, and ends the process by its default action. So each thread of ours is started by
 //! [`blocked`].
 #![allow(unsafe_code, reason = "masks of signals have no safe wrapper")]
 
@@ -47,9 +47,8 @@ pub fn blocked<T>(work: impl FnOnce() -> T) -> T {
 }
 
 /// Ignore SIGXFSZ in the whole process, for a program that begins: a write past the limit of file
-/// size (`RLIMIT_FSIZE`, setrlimit(2)) then fails with EFBIG, which becomes "no space" for whoever
-/// asked for it. The signal's default action would end the process, and with it everybody's
-/// exports.
+/// size (`RLIMIT_FSIZE`, setrlimit(2)) then fails with EFBIG, which becomes "no space" for its
+/// client. The signal's default action would end the process, and with it the exports of all.
 pub fn ignore_file_size_signal() {
     // SAFETY: to ignore a signal runs no code of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };

@@ -220,7 +220,7 @@ impl DiskStats {
     }
 }
 
-/// Time in which a device had something in flight, kept by whoever starts or ends I/O (Linux
+/// Time in which a device had something in flight. Contexts that start or end I/O keep it (Linux
 /// `update_io_ticks`): inexact for overlapping I/O longer than a millisecond, which is accepted.
 #[derive(Default)]
 pub struct BusyTime {

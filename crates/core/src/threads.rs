@@ -1,8 +1,8 @@
 //! Threads of ours: a panic in one of them ends the process.
 //!
-//! A context whose thread has gone, a gate that a visitor claimed and never left, a manager that
-//! nobody replaces: whoever waits for one of these would wait for ever, in a server that looks
-//! alive. A process that has ended is restarted, and serves.
+//! A wait for a context whose thread has gone, for a gate that a visitor claimed and never left, or
+//! for a manager that nobody replaces would never end, in a server that looks alive. A process that
+//! has ended is restarted, and serves.
 
 #![expect(clippy::disallowed_types, reason = "the one place that starts threads of the product")]
 

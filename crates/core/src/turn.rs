@@ -1,16 +1,19 @@
-//! The turn at something that many may bring work to, and one at a time does it: for all.
+//! The turn: a combining lock (Hendler, Incze, Shavit, Tzafrir, "Flat combining and the
+//! synchronization-parallelism tradeoff", SPAA 2010). Threads publish their work and try the lock;
+//! the holder, the paper's combiner, does the work of all. Unlike the paper's, a publisher does not
+//! wait for its work to be done.
 //!
 //! Invariants:
-//! * On the data path the lock is only ever tried. Whoever finds it taken has published what it
-//!   brought. Whoever closes a channel waits for it, and leaves it as all do.
-//! * What is published is seen: by whoever has the turn, by whoever leaves it and looks again, or
-//!   by its bringer, which tries the turn once more. So is a wish that the holder look at something
-//!   that changed elsewhere ([`TurnLock::enter_to_recheck`]).
+//! * The data path only ever tries the lock. A publisher that finds it taken has published its
+//!   bios. The control plane waits for the lock to close a channel, and leaves it as all do.
+//! * Published bios are seen: by the holder, by a holder that leaves and looks again, or by their
+//!   publisher, which tries the lock once more. So is a wish that the holder look at something that
+//!   changed elsewhere ([`TurnLock::enter_to_recheck`]).
 //!
-//! Memory order: the bringer publishes, passes a full fence and looks whether the lock is free;
+//! Memory order: the publisher publishes, passes a full fence and looks whether the lock is free;
 //! the holder frees the lock, passes a full fence and looks what is published (Dekker), so at
-//! least one sees the other. The same fences serve whoever brings something in another way (a tag
-//! that it freed before a fence of its own) and then tries the turn.
+//! least one sees the other. The same fences serve a thread that brings something in another way (a
+//! tag that it freed before a fence of its own) and then tries the lock.
 
 use crate::list::BioList;
 use crate::mistake;
@@ -18,7 +21,7 @@ use crate::primitive::{AtomicBool, AtomicU32, Ordering::*, fence};
 use crate::shared_list::SharedBioList;
 use crate::sync::{Guard, Lock, LockClass, LockCounters};
 
-/// Where published bios go.
+/// The end at which published bios are inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Behind those that were published before, or where their class, sector and deadline put them.
@@ -33,7 +36,7 @@ pub struct TurnLock<T> {
     published: SharedBioList,
     /// The same for what goes before everything.
     published_at_head: SharedBioList,
-    /// Who published last.
+    /// The last to publish, by the number that it gave.
     publisher: AtomicU32,
     /// Somebody came to look, and did not get the turn.
     wanted: AtomicBool,
@@ -57,12 +60,12 @@ impl<T> TurnLock<T> {
         }
     }
 
-    /// Get the turn. Without it, `bios` of `who` are published, and will be seen.
+    /// Get the turn. Without it, `bios` of `publisher` are published, and will be seen.
     #[inline]
     pub fn enter(
         &self,
         locks: &LockCounters,
-        who: u32,
+        publisher: u32,
         bios: &mut BioList,
         place: Place,
     ) -> Option<Guard<'_, T>> {
@@ -72,29 +75,28 @@ impl<T> TurnLock<T> {
             self.busy.store(true, Relaxed);
             return Some(turn);
         }
-        self.publisher.store(who, Relaxed);
+        self.publisher.store(publisher, Relaxed);
         self.publish(locks, bios, place);
         let turn = self.lock.try_lock(locks)?;
         self.busy.store(true, Relaxed);
         Some(turn)
     }
 
-    /// Get the turn with nothing but news that lie elsewhere. Without it, whoever has the turn
-    /// takes ([`TurnLock::take`]) once more, and sees after that what the caller saw before this
-    /// call.
-    pub fn enter_to_recheck(&self, locks: &LockCounters, who: u32) -> Option<Guard<'_, T>> {
+    /// Get the turn with nothing but news that lie elsewhere. Without it, the holder takes
+    /// ([`TurnLock::take`]) once more, and sees after that what the caller saw before this call.
+    pub fn enter_to_recheck(&self, locks: &LockCounters, publisher: u32) -> Option<Guard<'_, T>> {
         if !self.busy.load(Relaxed)
             && let Some(turn) = self.lock.try_lock(locks)
         {
             self.busy.store(true, Relaxed);
             return Some(turn);
         }
-        self.publisher.store(who, Relaxed);
+        self.publisher.store(publisher, Relaxed);
         if crate::mutated!("turn_want_order") {
             self.wanted.store(true, Release);
         } else if !crate::mutated!("turn_want") {
-            // Whoever wanted it before may get no look but ours: what they saw is to be seen here,
-            // too.
+            // A thread that wanted it before may get no look but ours: what it saw is to be seen
+            // here, too.
             self.wanted.swap(true, AcqRel);
         }
         fence(SeqCst);
@@ -103,8 +105,8 @@ impl<T> TurnLock<T> {
         Some(turn)
     }
 
-    /// Publish `bios` without trying the turn, for who must not work: they are seen by whoever
-    /// tries it next, and the caller has somebody do so.
+    /// Publish `bios` without trying the turn, for a caller that must not work: the next holder
+    /// sees them, and the caller has somebody try the turn.
     pub fn leave_to_others(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
         self.publish(locks, bios, place);
     }
@@ -155,7 +157,7 @@ impl<T> TurnLock<T> {
         self.busy.load(Relaxed)
     }
 
-    /// Who published last.
+    /// The last to publish, by the number that it gave.
     pub fn publisher(&self) -> u32 {
         self.publisher.load(Relaxed)
     }
@@ -235,7 +237,7 @@ mod loom_tests {
         });
     }
 
-    /// What changed elsewhere is looked at, whoever has the turn when its bringer comes.
+    /// A change elsewhere is looked at, though another thread has the turn when its bringer comes.
     #[test]
     fn loom_turn_a_recheck_is_not_lost() {
         let mut builder = loom::model::Builder::new();
@@ -280,7 +282,7 @@ mod loom_tests {
         });
     }
 
-    /// Two bring bios at the same time: all are taken, whoever does it.
+    /// Two bring bios at the same time: all are taken, by one or the other.
     #[test]
     fn loom_turn_two_bring() {
         bring(3, &[1]);

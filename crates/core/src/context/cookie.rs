@@ -16,7 +16,7 @@ pub struct Cookie {
     pub(super) to: PolledTo,
 }
 
-/// Where the polled bios of a submission went.
+/// The channels that the polled bios of a submission went to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PolledTo {
     /// Nothing of it is polled: it has ended, or ends by itself.
@@ -47,7 +47,7 @@ pub enum PollPath {
     Queue,
     /// All queues on which the submitting context has polled I/O.
     Context,
-    /// The submitting context is another one: it is visited, and skipped if somebody is in it, who
-    /// looks there anyway.
+    /// The submitting context is another one. It is visited, or skipped if another thread is in
+    /// it, because that thread polls anyway.
     Other,
 }

@@ -97,7 +97,7 @@ impl ContextCore {
 
     pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
         self.free_channels_if_many();
-        // What a volume named meanwhile and nobody has used yet.
+        // Devices that a volume named meanwhile and nobody has used yet.
         self.unopened().into_iter().for_each(|index| _ = self.open_channel(index as usize));
         let gaps = self.unopened();
         let index = self.env.channel_of(device);
@@ -160,7 +160,8 @@ impl ContextCore {
             self.open_channels().flat_map(|c| c.members()).copied().collect();
         let numbers: Vec<_> = self.env.links.numbers().collect();
         for index in numbers.into_iter().filter(|index| !named.contains(index)) {
-            if self.env.links.is_idle(index) && self.is_over(index) {
+            self.env.links.end_run();
+            if self.env.links.is_idle(index) && self.try_retire(index) {
                 self.env.links.forget(index);
                 self.close_channel(index);
             }
@@ -180,7 +181,7 @@ impl ContextCore {
         self.free_channels();
     }
 
-    fn is_over(&mut self, index: u32) -> bool {
+    fn try_retire(&mut self, index: u32) -> bool {
         match self.channels.get_mut(index as usize) {
             Some(Some(channel)) => channel.in_flight() == 0 && channel.is_over(),
             _ => true,
@@ -268,7 +269,7 @@ impl ContextCore {
             processed = true;
         }
         if processed {
-            // What the channels started in answer must not wait for the owner's next call.
+            // I/O that the channels started in answer must not wait for the owner's next call.
             self.env.ring.submit();
         }
         self.reaps = self.reaps.wrapping_add(1);
@@ -409,8 +410,8 @@ impl ContextCore {
     }
 
     /// A ring that we watch has news: the owner of the context that holds what we wait for may be
-    /// away. If nothing is waited for any more the watches end here. Otherwise two contexts whose
-    /// owners are away would kick each other for ever.
+    /// away. The watches end here if nothing is waited for any more: otherwise two contexts with
+    /// absent owners would kick each other for ever.
     fn watched(&mut self, event: RingEvent) {
         if !self.waits_on_peer() {
             return self.unwatch_all();

@@ -30,7 +30,7 @@ pub struct Env {
     pub ring: Box<dyn Ring>,
     /// Time.
     pub time: TimeCache,
-    /// Whom lock acquisitions are counted for.
+    /// The counters of lock acquisitions.
     pub locks: Arc<LockCounters>,
     /// Events of front ends' operations.
     pub(crate) events: Vec<RingEvent>,
@@ -38,9 +38,9 @@ pub struct Env {
     pub(crate) done: BioList,
     /// Idle boxes for parts.
     parts: BioList,
-    /// What channels pass to one another.
+    /// Bios and ends that channels pass to one another.
     pub(super) links: Links,
-    /// Where polled bios of the present submission went.
+    /// The channels that polled bios of the present submission went to.
     pub(super) polled_to: PolledTo,
     /// Contexts to be kicked when this one has been left.
     pub(crate) kicks: Kicks,
@@ -50,7 +50,7 @@ pub struct Env {
     /// turn at tags. While there are any the owner rechecks its mailbox whenever it leaves
     /// ([`Env::notify_lazily`]). Channels count here.
     pub entrusted: usize,
-    /// The owner, who is submitting, asked for bios to be held back.
+    /// The owner is submitting, and asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
     pub(crate) id: ContextId,
@@ -99,7 +99,7 @@ impl Env {
         self.draining
     }
 
-    /// What other threads use to reach this context.
+    /// The handle by which other threads reach this context.
     pub fn handle(&self) -> Weak<Handle> {
         self.handle.clone()
     }

@@ -4,10 +4,10 @@
 //! readable or [`Context::next_deadline`] has passed.
 //!
 //! Invariants:
-//! * Once the descriptor was asked for, it is readable whenever the context is left with
-//!   completions that were not reaped, whoever left it: its owner, or a visitor while the owner was
-//!   away. It is readable, too, while the ring has events and after the context was woken.
-//! * What no descriptor shows (polled I/O, what other contexts hold) has a deadline.
+//! * The descriptor, once it was asked for, is readable whenever the owner or a visitor leaves the
+//!   context with completions that were not reaped. It is readable, too, while the ring has events
+//!   and after the context was woken.
+//! * Polled I/O and work that other contexts hold show in no descriptor; they have a deadline.
 
 use super::core::ContextCore;
 use super::set::Handle;
@@ -66,8 +66,8 @@ impl ContextCore {
         Ok(self.bell.as_ref().map_or(-1, Bell::fd))
     }
 
-    /// The context is about to be left. What shows a wake-up is forgotten by whoever looks at the
-    /// ring; that it was woken only by [`Context::clear_event`], and by a wait.
+    /// The context is about to be left. A thread that reaps the ring clears the sign of a wake-up
+    /// there; only [`Context::clear_event`] and a wait forget that the context was woken.
     #[inline]
     pub(super) fn announce(&self, handle: &Handle) {
         if let Some(bell) = &self.bell
@@ -144,7 +144,7 @@ mod tests {
                     assert!(is_readable(fd, 20_000), "{engine:?} {mode:?}");
                     assert_eq!(reap_by_event(&mut a, fd, 2), 0, "{engine:?} {mode:?}");
                 }
-                // What a wake-up leaves behind may show once more, but not for ever.
+                // The trace of a wake-up may show once more, but not for ever.
                 let quiet = (0..100).any(|_| {
                     a.clear_event();
                     !is_readable(fd, 0)
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// What a visitor reaped from the ring still shows.
+    /// Events that a visitor reaped from the ring still show.
     #[test]
     fn a_visitor_rings_for_the_owner() {
         for engine in ENGINES {
@@ -181,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Whoever looks at the ring meanwhile, the owner or a visitor, does not take it away.
+    /// A reap of the ring meanwhile, by the owner or a visitor, does not take it away.
     #[test]
     fn a_wake_up_shows_until_the_owner_clears_it() {
         for engine in ENGINES {

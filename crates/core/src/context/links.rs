@@ -1,4 +1,4 @@
-//! What the channels of a context pass to one another: bios on their way down to another device,
+//! The links between the channels of a context: bios on their way down to another device,
 //! ended bios that a channel gets before their submitter, and the ends of bios that volumes
 //! remapped.
 //!
@@ -118,9 +118,9 @@ impl Links {
         self.given = self.given.max(self.given_max + 1);
     }
 
-    /// No bio and no owner names the channel.
-    pub(super) fn is_idle(&mut self, channel: u32) -> bool {
-        self.end_run();
+    /// No bio and no owner names the channel. Asked after [`Links::end_run`].
+    pub(super) fn is_idle(&self, channel: u32) -> bool {
+        debug_assert!(self.run.trail.is_empty());
         let link = &self.links[channel as usize];
         link.is_idle() && !link.is_owners
     }
@@ -200,7 +200,8 @@ impl Links {
         self.run = Run { trail: bio.trail(), done };
     }
 
-    fn end_run(&mut self) {
+    /// Tell the volumes of the last ends.
+    pub(super) fn end_run(&mut self) {
         let Run { mut trail, done } = std::mem::take(&mut self.run);
         while let Some(channel) = trail.pop() {
             let link = self.ready(channel);

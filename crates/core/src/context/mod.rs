@@ -6,12 +6,12 @@
 //! * All state of a context is behind its [`crate::gate::Gate`]: touched by the owner inside a
 //!   call, or by a visitor while the owner is away ([`ContextSet::kick`]). So everything inside is
 //!   written as if there were one thread.
-//! * After any call the owner may stay away for ever: what its context holds for others is
-//!   advanced by those who need it. A bio in a plug holds nothing for others.
+//! * The owner may stay away for ever after any call: other threads advance what its context holds
+//!   for them. A bio in a plug holds nothing for others.
 //! * A bio handed in ends exactly once. Its buffers are given back only after the driver has
 //!   given them back.
 //!
-//! What becomes of I/O in flight:
+//! I/O in flight outlives its owner:
 //! * **The context is dropped** (also by a panic that unwinds its thread): bios that no driver
 //!   has end cancelled and are freed; the others stay with the set until their drivers give
 //!   them back, and are then freed by the next call that opens or drops a context of the set,
@@ -131,8 +131,9 @@ impl Context {
         Call::begin(&self.handle).core().open(device)
     }
 
-    /// The owner does not need the device any more, whose index is not to be used again. It is
-    /// given up when nothing else here needs it, if it is over ([`Device::retire`]).
+    /// Release the device, which the owner does not need any more; its index is not to be used
+    /// again. The context gives it up when nothing else here needs it, if it is over
+    /// ([`Device::retire`]).
     pub fn release(&mut self, device: DevIndex) {
         Call::begin(&self.handle).core().release(device);
     }
@@ -227,7 +228,7 @@ impl Context {
         Call::begin(&self.handle).core().waiting.mode()
     }
 
-    /// What the waits so far did.
+    /// The counts of the waits so far.
     pub fn wait_counts(&self) -> WaitCounts {
         Call::begin(&self.handle).core().waiting.counts()
     }
@@ -243,11 +244,11 @@ impl Context {
         Call::begin(&self.handle).core().finish_plug();
     }
 
-    /// Nobody wants the bios of this context any more whose `user_data` lies in `range`: those that
-    /// wait for a limit of their throttle group, on whatever device, end cancelled at once, and so
-    /// do long discards and writes of zeroes that a driver does piece by piece: a part of their
-    /// range is zeroes then. What else a driver has goes on. Ask again when some have ended, since
-    /// others may have come to the driver. Reap follows.
+    /// Give up the bios of this context whose `user_data` lies in `range`. Bios that wait for a
+    /// limit of their throttle group, on any device, end cancelled at once. So do long discards and
+    /// writes of zeroes that a driver does piece by piece; a part of their range is zeroes then.
+    /// Other bios that a driver has go on. Ask again when some have ended, since others may have
+    /// come to the driver. Reap follows.
     pub fn withdraw(&mut self, range: Range<u64>) {
         Call::begin(&self.handle).core().withdraw(&range);
     }
@@ -328,7 +329,7 @@ impl Context {
         &self.handle.locks
     }
 
-    /// What others use to reach this context: wake it, or send it messages.
+    /// The handle by which others reach this context: wake it, or send it messages.
     pub fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }

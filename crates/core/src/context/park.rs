@@ -1,4 +1,4 @@
-//! Going to sleep without missing a message.
+//! Going to sleep without missing a message (an event count; Linux: `prepare_to_wait`).
 //!
 //! Invariant: a thread leaves something for the owner (a message, a visit request) and then asks
 //! [`Parking::should_wake`]; the owner calls [`Parking::park`] and then checks mailbox and

@@ -140,7 +140,7 @@ impl Handle {
                 }
                 Visit::VisitorWill => return,
                 Visit::OwnerWill => {
-                    // Not for those who watch: they would be told of their own kicks.
+                    // Not for watchers: they would be told of their own kicks.
                     if self.parking.is_parked() {
                         self.waker.wake();
                     }
@@ -238,7 +238,7 @@ impl ContextSet {
         &self.clock
     }
 
-    /// Where the locks of all its contexts are counted.
+    /// The registry that counts the locks of all its contexts.
     pub fn lock_registry(&self) -> &Arc<LockRegistry> {
         &self.registry
     }

@@ -326,7 +326,7 @@ fn completions_arrive_in_the_context_that_submitted() {
             if let Mode::Message(_) = mode {
                 assert_eq!(fake.give_back(), 10);
             }
-            // One tag for both: who has it last is not always who is reaped first.
+            // One tag for both: the last to have it is not always the first to be reaped.
             let (ours, theirs) = std::thread::scope(|s| {
                 let theirs = s.spawn(|| reap(&mut b, 5));
                 (reap(&mut a, 5), theirs.join().unwrap())

@@ -5,7 +5,7 @@
 //! for waits with I/O in flight (a device's time) and without (a client's next request). It looks
 //! only where that has shortened waits by a sixth or more and news mostly came within
 //! [`LONGEST_POLL_NS`]; so with devices that are slow next to a wake-up, with clients that are, and
-//! where whoever brings the news needs this very core, it sleeps.
+//! where the thread that brings the news needs this very core, it sleeps.
 //!
 //! Linux had "hybrid polling", which slept for half of the expected time; it was removed in 2023
 //! (linux-block, "block: remove hybrid polling"), since estimates that are wrong harm. Here what is
@@ -74,7 +74,7 @@ impl PollSwitch {
     }
 }
 
-/// What a context's waits did since it was opened.
+/// Counts of a context's waits since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitCounts {
     /// Waits that slept.
@@ -106,7 +106,7 @@ pub(super) enum For {
     Requests,
 }
 
-/// What is known of waits of one kind.
+/// The experience with waits of one kind.
 #[derive(Debug)]
 struct Learned {
     /// The way taken: look first, or sleep at once.
@@ -364,7 +364,7 @@ mod tests {
         assert!(!learned.polls_first && looked <= 60, "{looked} of 10000");
     }
 
-    /// Whoever brings the news needs this core: looking keeps it away.
+    /// The thread that brings the news needs this core: looking keeps it away.
     #[test]
     fn it_sleeps_where_looking_harms() {
         let mut learned = Learned::new();

@@ -1,4 +1,4 @@
-//! The bare wake-up: making a wait return without leaving a message.
+//! The bare wake-up: making a wait return without leaving a message (a binary semaphore).
 //!
 //! Invariant: after [`WakeUp::ask`] the flag is up until a wait ends, and the wake-up descriptor
 //! is readable or about to become so until a reap. A reap that has nothing to do with the wake-up
@@ -150,7 +150,7 @@ mod loom_tests {
         run(1);
     }
 
-    /// Two wakers, of whom one may lower the flag of the other by the wait it ends.
+    /// Two wakers: one may lower the flag of the other by the wait that it ends.
     #[test]
     fn loom_wake_ends_waits_of_two() {
         run(2);

@@ -1,28 +1,30 @@
 //! A lock of byte ranges for writes of whole blocks (shared) and of parts of blocks (exclusive).
+//! Its way without contention is that of Linux' percpu rw-semaphore: shared holders are the
+//! readers, exclusive ones the writers, and the fences are asymmetric (Dekker).
 //!
-//! Whoever writes a part of a block reads the block, changes it and writes it back; meanwhile
-//! nobody else may write that block. Writes of whole blocks do not exclude each other, and touch
-//! nothing shared while nobody wants a range for itself.
+//! A write of a part of a block reads the block, changes it and writes it back; meanwhile no other
+//! write of that block may run. Writes of whole blocks do not exclude each other, and touch nothing
+//! shared while nobody wants a range for itself.
 //!
 //! ```text
-//!  shared     my place = range  --light fence-->  exclusives?  0: go   else: look in the queue, under the lock
-//!  exclusive  exclusives += 1   --heavy fence-->  overlaps of all places?  none: go   else: wait
+//!  shared     my slot = range   --light fence-->  exclusives?  0: go   else: look in the queue, under the lock
+//!  exclusive  exclusives += 1   --heavy fence-->  overlaps of all slots?  none: go   else: wait
 //! ```
 //!
 //! Invariants:
-//! * Each user has places, one for each write that it may have under way, which it alone writes: so
+//! * Each user has slots, one for each write that it may have under way, which it alone writes: so
 //!   a shared write writes no cache line of others. The fences make one of both see the other.
-//! * All who are exclusive, and all who wait, are in one queue in the order in which they came. One
-//!   waits for those before it that overlap with it, if either is exclusive, and an exclusive one
-//!   for the places that overlap with it, too: so nobody waits for ever, and nobody for ranges of
-//!   others.
-//! * While anybody exclusive is in the queue whoever comes looks there: so no place begins to
+//! * One queue holds all exclusive requests, and all that wait, in the order in which they came. A
+//!   request waits for those before it that overlap with it, if either is exclusive. An exclusive
+//!   request waits for the slots that overlap with it, too. So no request waits for ever, and none
+//!   for ranges that do not concern it.
+//! * Each new request looks in the queue while an exclusive one is there: so no slot begins to
 //!   overlap with it.
-//! * Nothing here waits: who may go on is told ([`Wake`]), and asks which of its places do
+//! * Nothing here waits: a user that may go on is told ([`Wake`]), and asks which of its slots do
 //!   ([`RangeUser::take_granted`]).
 
-mod places;
 mod queue;
+mod slots;
 mod wake;
 
 #[cfg(all(test, loom))]
@@ -35,8 +37,8 @@ pub use wake::Wake;
 use crate::mistake;
 use crate::primitive::{Arc, AtomicU32, Barriers, Ordering::*};
 use crate::sync::{Lock, LockClass, LockCounters};
-use places::Places;
 use queue::Queue;
+use slots::Slots;
 use std::ops::Range;
 
 /// A lock of the byte ranges of one device. See the file's page.
@@ -57,16 +59,16 @@ impl RangeLock {
         })
     }
 
-    /// One more user, who has so many `places` that cost nothing, and belongs to one thread:
-    /// `thread` is woken when it is to look, and `locks` counts what it takes. Not for the way of
-    /// an I/O: it allocates.
+    /// One more user, with so many `slots` that cost nothing, which belongs to one thread: `thread`
+    /// is woken when it is to look, and `locks` counts what it takes. Not for the way of an I/O: it
+    /// allocates.
     pub fn join(
         self: &Arc<Self>,
-        places: usize,
+        slots: usize,
         thread: Arc<dyn Wake>,
         locks: Arc<LockCounters>,
     ) -> RangeUser {
-        let mine = Arc::new(Places::new(places, thread));
+        let mine = Arc::new(Slots::new(slots, thread));
         let number = self.queue.lock(&locks).join(mine.clone());
         RangeUser { lock: self.clone(), number, mine, queued: 0, locks }
     }
@@ -77,73 +79,73 @@ impl RangeLock {
 pub struct RangeUser {
     lock: Arc<RangeLock>,
     number: usize,
-    mine: Arc<Places>,
+    mine: Arc<Slots>,
     /// Of this user, so many are in the queue.
     queued: usize,
     locks: Arc<LockCounters>,
 }
 
 impl RangeUser {
-    /// Hold `range`, which is not empty, at `place`, which holds nothing, together with others that
-    /// are shared. False: it waits, until [`RangeUser::take_granted`] names the place.
+    /// Hold `range`, which is not empty, at `slot`, which holds nothing, together with others that
+    /// are shared. False: it waits, until [`RangeUser::take_granted`] names the slot.
     ///
-    /// A place beyond those that the user has costs as much as the lock, and counts for all ranges.
+    /// A slot beyond those that the user has costs as much as the lock, and counts for all ranges.
     #[inline]
-    pub fn lock_shared(&mut self, place: usize, range: &Range<u64>) -> bool {
+    pub fn lock_shared(&mut self, slot: usize, range: &Range<u64>) -> bool {
         debug_assert!(!range.is_empty(), "a write of nothing");
-        self.mine.set(place, range);
+        self.mine.set(slot, range);
         if !mistake!("range_shared_fence") {
             self.lock.barriers.light();
         }
         // Acquire: what the last exclusive one did comes before what goes now.
-        self.lock.exclusives.load(Acquire) == 0 || self.lock_beside_exclusives(place, range)
+        self.lock.exclusives.load(Acquire) == 0 || self.lock_beside_exclusives(slot, range)
     }
 
     #[cold]
-    fn lock_beside_exclusives(&mut self, place: usize, range: &Range<u64>) -> bool {
+    fn lock_beside_exclusives(&mut self, slot: usize, range: &Range<u64>) -> bool {
         let mut queue = self.lock.queue.lock(&self.locks);
-        let range = if self.mine.has(place) { range.clone() } else { 0..u64::MAX };
+        let range = if self.mine.has(slot) { range.clone() } else { 0..u64::MAX };
         if !queue.excludes(&range) {
             return true;
         }
-        self.mine.clear(place);
-        queue.wait_shared(self.number, place, range);
+        self.mine.clear(slot);
+        queue.wait_shared(self.number, slot, range);
         self.queued += 1;
-        // Somebody may have seen the place while it was set.
+        // Somebody may have seen the slot while it was set.
         queue.grant();
         false
     }
 
-    /// Hold `range`, which is not empty, at `place`, which holds nothing, alone. False: it waits,
-    /// until [`RangeUser::take_granted`] names the place.
-    pub fn lock_exclusive(&mut self, place: usize, range: &Range<u64>) -> bool {
+    /// Hold `range`, which is not empty, at `slot`, which holds nothing, alone. False: it waits,
+    /// until [`RangeUser::take_granted`] names the slot.
+    pub fn lock_exclusive(&mut self, slot: usize, range: &Range<u64>) -> bool {
         debug_assert!(!range.is_empty(), "a write of nothing");
         if mistake!("edges_not_locked") {
-            return self.lock_shared(place, range);
+            return self.lock_shared(slot, range);
         }
         let mut queue = self.lock.queue.lock(&self.locks);
         let before = self.lock.exclusives.load(Relaxed);
         self.lock.exclusives.store(before + 1, Relaxed);
-        // Whoever saw another exclusive one comes through the lock.
+        // A user that saw another exclusive one comes through the lock.
         if before == 0 && !mistake!("range_exclusive_fence") {
             self.lock.barriers.heavy();
         }
         self.queued += 1;
-        queue.begin_exclusive(self.number, place, range.clone())
+        queue.begin_exclusive(self.number, slot, range.clone())
     }
 
-    /// What `place` holds, or waits for, is over.
+    /// What `slot` holds, or waits for, is over.
     #[inline]
-    pub fn unlock(&mut self, place: usize) {
-        if self.queued > 0 && !self.mine.holds(place) {
-            return self.unlock_queued(place);
+    pub fn unlock(&mut self, slot: usize) {
+        if self.queued > 0 && !self.mine.holds(slot) {
+            return self.unlock_queued(slot);
         }
-        self.unlock_shared(place);
+        self.unlock_shared(slot);
     }
 
     #[inline]
-    fn unlock_shared(&mut self, place: usize) {
-        self.mine.clear(place);
+    fn unlock_shared(&mut self, slot: usize) {
+        self.mine.clear(slot);
         if !mistake!("range_unlock_fence") {
             self.lock.barriers.light();
         }
@@ -153,15 +155,15 @@ impl RangeUser {
     }
 
     #[cold]
-    fn unlock_queued(&mut self, place: usize) {
+    fn unlock_queued(&mut self, slot: usize) {
         let mut queue = self.lock.queue.lock(&self.locks);
-        let removed = queue.remove(self.number, place);
-        // Release: whoever finds none comes after what the last one did.
+        let removed = queue.remove(self.number, slot);
+        // Release: a user that finds none comes after what the last one did.
         self.lock.exclusives.store(queue.exclusives(), Release);
         drop(queue);
         match removed {
             true => self.queued -= 1,
-            false => self.unlock_shared(place),
+            false => self.unlock_shared(slot),
         }
     }
 
@@ -171,18 +173,18 @@ impl RangeUser {
         self.queued > 0 && self.mine.is_told()
     }
 
-    /// Append the places that have waited and hold what they waited for now to `places`.
-    pub fn take_granted(&mut self, places: &mut Vec<usize>) {
+    /// Append the slots that have waited and hold what they waited for now to `slots`.
+    pub fn take_granted(&mut self, slots: &mut Vec<usize>) {
         self.mine.take_told();
-        let before = places.len();
+        let before = slots.len();
         let mut queue = self.lock.queue.lock(&self.locks);
-        queue.take_granted(self.number, places);
-        for place in places[before..].iter().copied() {
-            // A shared one leaves the queue once its place is set: so those behind it find the
-            // place.
-            if let Some(range) = queue.shared_range(self.number, place) {
-                self.mine.set(place, &range);
-                queue.remove(self.number, place);
+        queue.take_granted(self.number, slots);
+        for slot in slots[before..].iter().copied() {
+            // A shared one leaves the queue once its slot is set: so those behind it find the
+            // slot.
+            if let Some(range) = queue.shared_range(self.number, slot) {
+                self.mine.set(slot, &range);
+                queue.remove(self.number, slot);
                 self.queued -= 1;
             }
         }

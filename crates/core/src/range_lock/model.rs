@@ -52,12 +52,12 @@ impl Model {
         false
     }
 
-    /// Whoever waits is told, and goes.
+    /// A user that waits is told, and goes.
     fn go(&self, user: &mut RangeUser, act: impl FnOnce(&Self)) {
         assert!(user.has_news(), "nobody tells it");
-        let mut places = Vec::new();
-        user.take_granted(&mut places);
-        assert_eq!(places, [0]);
+        let mut slots = Vec::new();
+        user.take_granted(&mut slots);
+        assert_eq!(slots, [0]);
         act(self);
         user.unlock(0);
     }
@@ -100,7 +100,7 @@ fn check(writers: usize, rounds: usize, preemptions: usize) {
     });
 }
 
-/// A shared and an exclusive write are never at work together, and who waits is told.
+/// A shared and an exclusive write are never at work together, and a user that waits is told.
 #[test]
 fn loom_range_lock_one_writer() {
     check(1, 2, 4);

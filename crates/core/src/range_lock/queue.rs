@@ -1,10 +1,10 @@
-//! Who holds a range alone, and who waits for one, in the order in which they came.
+//! The requests of users that hold a range alone or wait for one, in the order in which they came.
 //!
 //! Invariant: `blockers` of a request is the number of those before it that it conflicts with:
 //! those that overlap with it, if either is exclusive. Requests leave the queue only through
 //! [`Queue::remove_at`].
 
-use super::places::{Cursor, Places};
+use super::slots::{Cursor, Slots};
 use crate::primitive::Arc;
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ enum State {
 
 struct Request {
     user: usize,
-    place: usize,
+    slot: usize,
     range: Range<u64>,
     exclusive: bool,
     blockers: usize,
-    /// How far one that is exclusive has looked through the places.
+    /// How far one that is exclusive has looked through the slots.
     looked: Cursor,
     state: State,
 }
@@ -34,32 +34,32 @@ impl Request {
         overlaps && (self.exclusive || exclusive)
     }
 
-    fn is_of(&self, user: usize, place: usize) -> bool {
-        self.user == user && self.place == place
+    fn is_of(&self, user: usize, slot: usize) -> bool {
+        self.user == user && self.slot == slot
     }
 }
 
 /// See the file's page.
 #[derive(Default)]
 pub(super) struct Queue {
-    users: Vec<Option<Arc<Places>>>,
+    users: Vec<Option<Arc<Slots>>>,
     requests: Vec<Request>,
 }
 
 impl Queue {
-    /// A number for a user with these places.
-    pub(super) fn join(&mut self, places: Arc<Places>) -> usize {
+    /// A number for a user with these slots.
+    pub(super) fn join(&mut self, slots: Arc<Slots>) -> usize {
         let wanted: usize = self.users.iter().flatten().map(|user| user.len()).sum();
-        let wanted = wanted + places.len();
-        // So that nothing is allocated while places suffice.
+        let wanted = wanted + slots.len();
+        // So that nothing is allocated while slots suffice.
         self.requests.reserve(wanted.saturating_sub(self.requests.len()));
         match self.users.iter().position(Option::is_none) {
             Some(free) => {
-                self.users[free] = Some(places);
+                self.users[free] = Some(slots);
                 free
             }
             None => {
-                self.users.push(Some(places));
+                self.users.push(Some(slots));
                 self.users.len() - 1
             }
         }
@@ -84,13 +84,13 @@ impl Queue {
         self.requests.iter().any(|request| request.conflicts(false, range))
     }
 
-    pub(super) fn wait_shared(&mut self, user: usize, place: usize, range: Range<u64>) {
-        self.push(user, place, range, false);
+    pub(super) fn wait_shared(&mut self, user: usize, slot: usize, range: Range<u64>) {
+        self.push(user, slot, range, false);
     }
 
     /// True if it holds the range at once.
-    pub(super) fn begin_exclusive(&mut self, user: usize, place: usize, range: Range<u64>) -> bool {
-        self.push(user, place, range, true);
+    pub(super) fn begin_exclusive(&mut self, user: usize, slot: usize, range: Range<u64>) -> bool {
+        self.push(user, slot, range, true);
         let Queue { users, requests } = self;
         let Some(request) = requests.last_mut() else { return false };
         let goes = may_go(request, users);
@@ -100,16 +100,16 @@ impl Queue {
         goes
     }
 
-    fn push(&mut self, user: usize, place: usize, range: Range<u64>, exclusive: bool) {
+    fn push(&mut self, user: usize, slot: usize, range: Range<u64>, exclusive: bool) {
         let before = self.requests.iter();
         let blockers = before.filter(|request| request.conflicts(exclusive, &range)).count();
         let (looked, state) = (Cursor::default(), State::Waiting);
-        self.requests.push(Request { user, place, range, exclusive, blockers, looked, state });
+        self.requests.push(Request { user, slot, range, exclusive, blockers, looked, state });
     }
 
-    /// What the user has in the queue for that place is over. False if there is nothing.
-    pub(super) fn remove(&mut self, user: usize, place: usize) -> bool {
-        let at = self.requests.iter().position(|request| request.is_of(user, place));
+    /// What the user has in the queue for that slot is over. False if there is nothing.
+    pub(super) fn remove(&mut self, user: usize, slot: usize) -> bool {
+        let at = self.requests.iter().position(|request| request.is_of(user, slot));
         let Some(at) = at else { return false };
         self.remove_at(at);
         self.grant();
@@ -134,25 +134,25 @@ impl Queue {
         }
     }
 
-    /// Append the places of those of `user` that may go to `places`: it knows of them then.
-    pub(super) fn take_granted(&mut self, user: usize, places: &mut Vec<usize>) {
+    /// Append the slots of those of `user` that may go to `slots`: it knows of them then.
+    pub(super) fn take_granted(&mut self, user: usize, slots: &mut Vec<usize>) {
         let granted = |request: &&mut Request| request.state == State::Granted;
         let own = self.requests.iter_mut().filter(|request| request.user == user);
         for request in own.filter(granted) {
             request.state = State::Held;
-            places.push(request.place);
+            slots.push(request.slot);
         }
     }
 
-    /// The range of what the user has in the queue for that place, if it is shared.
-    pub(super) fn shared_range(&self, user: usize, place: usize) -> Option<Range<u64>> {
-        let request = self.requests.iter().find(|request| request.is_of(user, place))?;
+    /// The range of what the user has in the queue for that slot, if it is shared.
+    pub(super) fn shared_range(&self, user: usize, slot: usize) -> Option<Range<u64>> {
+        let request = self.requests.iter().find(|request| request.is_of(user, slot))?;
         (!request.exclusive).then(|| request.range.clone())
     }
 }
 
 /// Whether nothing is in the way of one that waits.
-fn may_go(request: &mut Request, users: &[Option<Arc<Places>>]) -> bool {
+fn may_go(request: &mut Request, users: &[Option<Arc<Slots>>]) -> bool {
     let Request { blockers, exclusive, looked, range, .. } = request;
     *blockers == 0 && (!*exclusive || looked.reaches_end(users, range))
 }

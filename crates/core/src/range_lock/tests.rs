@@ -3,7 +3,7 @@ use crate::clock::ManualClock;
 use proptest::prelude::*;
 use std::sync::atomic::AtomicU32 as Count;
 
-/// Places of each user.
+/// Slots of each user.
 const PLACES: usize = 8;
 
 #[derive(Default)]
@@ -24,11 +24,11 @@ fn join(lock: &Arc<RangeLock>) -> RangeUser {
 }
 
 fn granted(user: &mut RangeUser) -> Vec<usize> {
-    let mut places = Vec::new();
+    let mut slots = Vec::new();
     if user.has_news() {
-        user.take_granted(&mut places);
+        user.take_granted(&mut slots);
     }
-    places
+    slots
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn shared_writes_take_no_lock_while_nobody_is_exclusive() {
     let before = counters.total().acquisitions;
     for round in 0..3 {
         assert!(user.lock_shared(0, &(0..8)) && user.lock_shared(1, &(4..12)));
-        assert!(user.lock_shared(PLACES + round, &(0..8)), "a place that the user does not have");
-        (0..2).for_each(|place| user.unlock(place));
+        assert!(user.lock_shared(PLACES + round, &(0..8)), "a slot that the user does not have");
+        (0..2).for_each(|slot| user.unlock(slot));
         user.unlock(PLACES + round);
     }
     assert_eq!(counters.total().acquisitions, before);
@@ -89,7 +89,7 @@ fn places_that_a_user_does_not_have_count_for_all_ranges() {
     let [mut one, mut two] = std::array::from_fn(|_| join(&lock));
     assert!(one.lock_shared(PLACES, &(0..8)));
     assert!(!two.lock_exclusive(0, &(100..108)));
-    assert!(!one.lock_shared(PLACES + 1, &(0..8)), "or such places would keep others out for ever");
+    assert!(!one.lock_shared(PLACES + 1, &(0..8)), "or such slots would keep others out for ever");
     one.unlock(PLACES);
     assert_eq!(granted(&mut two), [0]);
     two.unlock(0);
@@ -117,7 +117,7 @@ fn whoever_is_over_keeps_nobody() {
 
 struct Asked {
     user: usize,
-    place: usize,
+    slot: usize,
     range: Range<u64>,
     exclusive: bool,
 }
@@ -136,22 +136,22 @@ impl Oracle {
         })
     }
 
-    fn find(&self, user: usize, place: usize) -> Option<usize> {
-        self.0.iter().position(|asked| asked.user == user && asked.place == place)
+    fn find(&self, user: usize, slot: usize) -> Option<usize> {
+        self.0.iter().position(|asked| asked.user == user && asked.slot == slot)
     }
 
     fn holding(&self) -> Vec<(usize, usize)> {
         let mut all: Vec<_> = (0..self.0.len()).filter(|at| self.holds(*at)).collect();
-        let mut places: Vec<_> =
-            all.drain(..).map(|at| (self.0[at].user, self.0[at].place)).collect();
-        places.sort_unstable();
-        places
+        let mut slots: Vec<_> =
+            all.drain(..).map(|at| (self.0[at].user, self.0[at].slot)).collect();
+        slots.sort_unstable();
+        slots
     }
 }
 
 const USERS: usize = 3;
 
-/// A user, one of its places, and a range to lock there unless it holds one, which is given back
+/// A user, one of its slots, and a range to lock there unless it holds one, which is given back
 /// then.
 type Step = (usize, usize, u64, u64, bool);
 
@@ -164,25 +164,25 @@ fn run(steps: &[Step]) {
     let lock = RangeLock::new();
     let mut users: [RangeUser; USERS] = std::array::from_fn(|_| join(&lock));
     let (mut oracle, mut holding) = (Oracle::default(), Vec::new());
-    for (user, place, start, length, exclusive) in steps.iter().cloned() {
+    for (user, slot, start, length, exclusive) in steps.iter().cloned() {
         let range = start..start + length;
-        match oracle.find(user, place) {
+        match oracle.find(user, slot) {
             Some(at) => {
-                users[user].unlock(place);
+                users[user].unlock(slot);
                 oracle.0.remove(at);
-                holding.retain(|held| *held != (user, place));
+                holding.retain(|held| *held != (user, slot));
             }
             None => {
-                oracle.0.push(Asked { user, place, range: range.clone(), exclusive });
+                oracle.0.push(Asked { user, slot, range: range.clone(), exclusive });
                 let goes = match exclusive {
-                    true => users[user].lock_exclusive(place, &range),
-                    false => users[user].lock_shared(place, &range),
+                    true => users[user].lock_exclusive(slot, &range),
+                    false => users[user].lock_shared(slot, &range),
                 };
-                holding.extend(goes.then_some((user, place)));
+                holding.extend(goes.then_some((user, slot)));
             }
         }
         for (number, user) in users.iter_mut().enumerate() {
-            holding.extend(granted(user).into_iter().map(|place| (number, place)));
+            holding.extend(granted(user).into_iter().map(|slot| (number, slot)));
         }
         holding.sort_unstable();
         assert_eq!(holding, oracle.holding());

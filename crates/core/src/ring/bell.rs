@@ -40,7 +40,7 @@ impl Bell {
         self.news.wake();
     }
 
-    /// Whoever clears looks for news afterwards.
+    /// Clear it. The caller looks for news afterwards.
     pub(crate) fn clear(&self) {
         if self.news.is_pending() {
             self.news.clear();

@@ -1,8 +1,8 @@
 //! The descriptor that wakes the sleeper of a ring.
 //!
 //! Invariant: from a [`Waker::wake`] until the [`EventFd::clear`] after it the descriptor is
-//! readable or about to become so. Whoever clears looks for what it was woken for *afterwards*:
-//! a sender that finds `pending` set writes nothing, and relies on that look.
+//! readable or about to become so. The sleeper clears first and looks for its news *afterwards*: a
+//! sender that finds `pending` set writes nothing, and relies on that look.
 
 use crate::error::{Error, Result};
 use crate::primitive::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ impl Pending {
     }
 
     /// After the descriptor was made unreadable, before the look for what came. A swap, so that
-    /// it acquires what those who found it raised have written.
+    /// it acquires what the wakers that found it raised have written.
     pub(crate) fn clear(&self) {
         if crate::mutated!("pending_clear") {
             return self.0.store(false, Ordering::Relaxed);
@@ -101,8 +101,8 @@ mod loom_tests {
         pending.clear();
     }
 
-    /// A sender whose wake-up is spared, because another one is on its way, is seen by whoever
-    /// clears that one: in the end the mailbox is empty or the descriptor readable.
+    /// A sender whose wake-up is spared, because another one is on its way, is seen by the sleeper
+    /// that clears that one: in the end the mailbox is empty or the descriptor readable.
     #[test]
     fn loom_pending_wakes_for_every_message() {
         let mut builder = loom::model::Builder::new();

@@ -1,12 +1,12 @@
-//! The helper threads: they do for every ring of the process what would block a context's thread
-//! there. That is each file operation of the plain engine, and for both engines what the kernel
-//! does for nobody without keeping the caller waiting: queries ([`Query`]), and discards of block
-//! devices (io_uring has a command for these since Linux 6.12, which a helper makes needless).
+//! The helper threads of all rings of the process (a worker pool; Linux: io-wq). They do the work
+//! that would block a context's thread: file operations of the plain engine and, for both engines,
+//! queries ([`Query`]) and discards of block devices, for which the kernel keeps its caller
+//! waiting. (io_uring has a command for discards since Linux 6.12, which a helper makes needless.)
 //!
 //! Invariants:
 //! * A [`Job`] holds what running it needs: a descriptor and memory that the starter vouches
-//!   for, and a reference to the [`Outbox`] of its ring. A ring that is gone has nobody who
-//!   looks into its outbox, so the result is dropped with the last job.
+//!   for, and a reference to the [`Outbox`] of its ring. Nobody looks into the outbox of a ring
+//!   that is gone, so the result is dropped with the last job.
 //! * At most one query of a device is asked at a time, and [`QUERIES`] of all: a file system that
 //!   does not answer holds one helper, and a client that only asks keeps one busy.
 //! * Helpers start when jobs wait and none is idle, at most [`HELPERS`] of them, and never end:
@@ -52,7 +52,7 @@ pub(super) enum Work {
 pub(super) struct Job {
     pub(super) work: Work,
     pub(super) token: Token,
-    /// Whose ring wants to know of the end.
+    /// The outbox of the ring that wants to know of the end.
     outbox: Option<Arc<Outbox>>,
 }
 
@@ -116,7 +116,7 @@ impl Job {
     fn finish(self, (result, buffers): (i32, Buffers), user: &LockCounters) {
         let outcome = Outcome { fd: self.fd(), token: self.token, result, buffers };
         let Job { work, outbox, .. } = self;
-        // Before the outcome is seen: whoever waits for it may want the device to be closed.
+        // Before the outcome is seen: its receiver may want the device to be closed.
         drop(work);
         if let Some(outbox) = outbox {
             outbox.outcomes.lock(user).push(outcome);
@@ -205,7 +205,7 @@ impl Pool {
     #[cold]
     fn begin(pid: u32, latest: *mut Pool) -> &'static Pool {
         let new = Box::into_raw(Box::new(Pool::new(pid)));
-        // The release hands the new pool to whoever loads it; the acquire takes another thread's.
+        // The release hands the new pool to threads that load it; the acquire takes another's.
         match LATEST.compare_exchange(latest, new, AcqRel, Acquire) {
             // SAFETY: it was made just now, and from here on is never freed.
             Ok(_) => unsafe { &*new },

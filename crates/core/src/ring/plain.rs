@@ -259,8 +259,8 @@ impl PlainRing {
         self.collect_from(inner, timeout);
     }
 
-    /// As long as the kernel fills the reports there may be more, of which nobody who watches
-    /// us will be told again.
+    /// The kernel may have more reports as long as it fills the list, and does not tell watchers of
+    /// them again.
     fn collect_from(&mut self, epoll: RawFd, mut timeout: Option<Ns>) {
         let mut reports = [libc::epoll_event { events: 0, u64: 0 }; REPORTS];
         loop {

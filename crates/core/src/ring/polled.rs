@@ -1,8 +1,8 @@
 //! A ring whose completions are polled for in the device (`IORING_SETUP_IOPOLL`): for reads and
 //! writes with direct I/O only. Nothing ever waits in it; its user polls.
 //!
-//! Invariant: `in_flight` entries are with the kernel; whatever they point at is kept by the
-//! driver that started them until their event came. Used by one thread at a time, like the
+//! Invariant: `in_flight` entries are with the kernel; the driver that started them keeps the
+//! memory that they point at until their event came. One thread at a time uses it, like the
 //! context's own ring.
 
 use super::uring::file_entry;

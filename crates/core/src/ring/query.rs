@@ -1,4 +1,4 @@
-//! Questions that a helper thread answers, because whoever is asked may take long.
+//! Questions that a helper thread asks, because the answer may take long.
 
 use super::Buffers;
 use crate::extent::ExtentQuery;

@@ -1,4 +1,4 @@
-//! One try of a socket operation, which never blocks, and who is at a socket's other end.
+//! One try of a socket operation, which never blocks, and the user at a socket's other end.
 
 use super::helpers::errno;
 use super::{Buffers, NetOp, SendPart};

@@ -1,15 +1,15 @@
 //! The ring on io_uring.
 //!
 //! Invariants:
-//! * What the kernel refers to stays: buffers of socket operations and time specifications live
-//!   in `slots` until their completion entry came. A ring that is dropped with operations in
+//! * Memory that the kernel refers to stays: buffers of socket operations and time specifications
+//!   live in `slots` until their completion entry came. A ring that is dropped with operations in
 //!   flight leaks them on purpose.
 //! * No `SINGLE_ISSUER`, `DEFER_TASKRUN` or `COOP_TASKRUN`: a visitor must be able to submit
 //!   and reap while the owner's thread is away, and completions must be posted although it
 //!   makes no system call.
 //! * While other rings are watched the owner sleeps on `watches`, where they hang beside
 //!   this ring's descriptor, which shows no news but its own.
-//! * What helper threads did for us lies in `outbox` until a reap after their wake-up. Without jobs
+//! * Outcomes of helper threads lie in `outbox` until a reap after their wake-up. Without jobs
 //!   there nothing looks into it, so no lock is taken.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.

@@ -1,4 +1,4 @@
-//! Watching other rings: whose news become events of this one.
+//! Watching other rings: their news become events of this one.
 //!
 //! Invariants:
 //! * Watched rings hang on an epoll of their own, `outer`, beside the ring's `inner` descriptor, on
@@ -29,7 +29,7 @@ pub(super) struct Watches {
 }
 
 impl Watches {
-    /// None yet, for the ring whose own news show in `inner`.
+    /// None yet. The ring shows its own news in `inner`.
     pub(super) fn new(inner: RawFd) -> Self {
         Watches { inner, outer: None, watches: Vec::new() }
     }

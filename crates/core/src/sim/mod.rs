@@ -1,4 +1,4 @@
-//! Where a simulator takes hold of the code: the points *inside* a call at which another context
+//! The hold of a simulator on the code: the points *inside* a call at which another context
 //! may go on.
 //!
 //! In a product build all of this is nothing: [`step`] and `spin` are empty, [`broken`] is `false`

@@ -2,7 +2,7 @@
 
 use std::cell::Cell;
 
-/// What the caller of a point is about to do.
+/// The step that the caller of a point is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Something that others can see, or look at what others did.
@@ -11,7 +11,7 @@ pub enum Point {
     Spin,
 }
 
-/// What is called at a point that is not passed. It may let others go on before it returns.
+/// The hook of a point that is not passed. It may let others go on before it returns.
 pub type Hook = fn(Point);
 
 thread_local! {

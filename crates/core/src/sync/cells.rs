@@ -3,7 +3,7 @@
 //! Invariants:
 //! * Only the owner (one thread at a time) adds, with plain stores. If two ever add at once a
 //!   count may be lost, never more.
-//! * A reset changes nothing that the owner writes. Counts and sums only grow: whoever resets
+//! * A reset changes nothing that the owner writes. Counts and sums only grow: a reset
 //!   remembers what they were ([`Count::base`]) and readers subtract it, so each update is in
 //!   exactly one of the figures that are read on resetting and those read after.
 //! * Shortest and longest cannot be subtracted, so they belong to a *period*. A reset begins a new
@@ -25,7 +25,7 @@ use std::sync::atomic::{
 #[derive(Default)]
 pub(super) struct Count {
     now: AtomicU64,
-    /// What it was at the last reset. Written by whoever resets, one at a time.
+    /// The count at the last reset. Resets write it, one at a time.
     base: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl Count {
 pub(super) struct Times {
     count: Count,
     total_ns: Count,
-    /// Whose shortest and longest they are; 0 is none.
+    /// The period of the shortest and the longest; 0 is none.
     period: AtomicU64,
     min_ns: AtomicU64,
     max_ns: AtomicU64,

@@ -11,7 +11,7 @@ use crate::clock::{Clock, Ns};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// What was counted for one class.
+/// Counts of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockCounts {
     /// Times a lock of the class was taken.
@@ -44,7 +44,7 @@ struct Cells {
     holds: Times,
 }
 
-/// Where counters are added for another user.
+/// Adds counters for another user.
 pub(super) trait Registry: Send + Sync {
     fn add_user(self: Arc<Self>) -> Arc<LockCounters>;
 }

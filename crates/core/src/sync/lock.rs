@@ -60,15 +60,15 @@ impl<T> Lock<T> {
     #[cold]
     fn wait(&self, user: &LockCounters) -> MutexGuard<'_, T> {
         if HAS_POINTS {
-            // Whoever holds it may be another context of this very thread.
+            // The holder may be another context of this very thread.
             return self.wait_spinning(user);
         }
         user.waited(self.class, || self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Take the lock, and burn the processor until it is free: for experiments. A kernel's spin
-    /// locks keep their holders on the processor; nothing does here, so whoever waits for a holder
-    /// that is off it waits for its next turn there.
+    /// locks keep their holders on the processor; nothing does here, so a wait for a holder that is
+    /// off it lasts until the holder's next turn there.
     pub fn spin(&self, user: &LockCounters) -> Guard<'_, T> {
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
@@ -212,7 +212,7 @@ mod tests {
         clock.advance(1);
         let inner = other.lock(&user);
         clock.advance(1);
-        // What is held now is still timed, what is taken from now on is not.
+        // Locks that are held now are still timed, locks that are taken from now on are not.
         registry.time_holds(false);
         drop(outer);
         clock.advance(1);
@@ -239,7 +239,7 @@ mod tests {
         let stats = *user.stats().get(LockClass::ContextGate);
         assert_eq!((stats.contentions, stats.acquisitions), (4, 3));
         assert_eq!(stats.waits, waits);
-        assert_eq!(stats.waits.avg_ns(), Some(20), "who gives up has not waited");
+        assert_eq!(stats.waits.avg_ns(), Some(20), "a try that gives up has not waited");
         assert_eq!(stats.holds, LockTimes::default());
     }
 

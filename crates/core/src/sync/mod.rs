@@ -2,9 +2,8 @@
 //! counted for the context (or control thread) that takes it.
 //!
 //! Acquisitions and contended waits are always counted; the time of a wait is measured with the
-//! clock of whoever waits. For how long locks are held is measured only when a [`LockRegistry`]
-//! is told to. No lock is on the way of a bio that no rule concerns: these counters
-//! are how that is shown.
+//! clock of the waiting user. The times of holds are measured only when a [`LockRegistry`] is told
+//! to. No lock is on the way of a bio that no rule concerns, which these counters show.
 
 #![allow(unsafe_code, reason = "locks hand out what they guard")]
 #![expect(

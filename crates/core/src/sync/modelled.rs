@@ -1,4 +1,4 @@
-//! What stands for the standard library's lock and condition under the model checker.
+//! Stand-ins for the standard library's lock and condition under the model checker.
 //!
 //! The checker's own objects can only be made inside a model, so each is made when it is first
 //! used, which lets locks stand in statics. A model uses each of its locks once before it starts

@@ -6,7 +6,7 @@
 //!   registry refers to its counters, in `gone`. So what a user counted does not vanish with it.
 //! * Users that are gone are folded into `gone` whenever one comes: memory is bounded by the most
 //!   users there ever were at once, not by how many there were.
-//! * Only whoever has the lock of the members resets them.
+//! * A reset of the members needs their lock.
 
 use super::counters::Registry;
 use super::{Lock, LockClass, LockCounters, LockStats};
@@ -20,7 +20,7 @@ struct Members {
     /// The processor time of waits is sampled.
     sampled: bool,
     users: Vec<Arc<LockCounters>>,
-    /// What those counted who are gone, since the last reset.
+    /// Counts of users that are gone, since the last reset.
     gone: LockStats,
 }
 
@@ -64,7 +64,7 @@ impl LockRegistry {
         user
     }
 
-    /// What all users counted since the registry was made or last reset.
+    /// The counts of all users since the registry was made or last reset.
     pub fn stats(&self) -> LockStats {
         self.read(false)
     }

@@ -1,4 +1,4 @@
-//! The one step of a waiting spin. Whoever waits counts the whole wait with
+//! The one step of a waiting spin. The caller counts the whole wait with
 //! [`super::LockCounters`].
 
 /// How often a wait looks again before it offers its core to others. Longer than a visit that
@@ -17,7 +17,7 @@ pub(crate) fn pause(tries: &mut u32) {
 #[cfg(not(any(loom, drystone_sim)))]
 const LOOKS: u32 = 64;
 
-/// Between two looks of one who looks for news that are expected soon; `tries` counts them.
+/// Wait between two polls for news that are expected soon; `tries` counts them.
 #[cfg(not(any(loom, drystone_sim)))]
 pub fn between_polls(tries: &mut u32) {
     *tries += 1;
