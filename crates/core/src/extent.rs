@@ -91,8 +91,8 @@ pub struct ExtentQuery {
 }
 
 impl ExtentQuery {
-    /// Ask, as [`crate::Device::extents`] does: for threads that may block. Without an answer of the
-    /// device all of it counts as data.
+    /// Ask, as [`crate::Device::extents`] does: for threads that may block. Without an answer of
+    /// the device all of it counts as data.
     pub fn run(&self) -> Vec<Extent> {
         let Self { device, offset, length, max } = self;
         let all_data = |_| vec![Extent::data(*offset, *length)];

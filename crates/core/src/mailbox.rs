@@ -1,5 +1,5 @@
-//! A mailbox: messages from any thread to the owner of a context. An intrusive MPSC queue, made of a
-//! Treiber stack that is taken as a whole (Linux: `llist`).
+//! A mailbox: messages from any thread to the owner of a context. An intrusive MPSC queue, made of
+//! a Treiber stack that is taken as a whole (Linux: `llist`).
 //!
 //! Invariants:
 //! * A [`Message`] is in at most one mailbox at a time (`queued`); pushing one that is already

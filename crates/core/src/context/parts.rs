@@ -3,7 +3,7 @@
 //! Invariants:
 //! * While a [`Parts`] exists it holds its bio, counted like a part; so the bio cannot end while
 //!   parts are being made, even if those made so far end at once.
-//! * A `Parts` is given to [`crate::Env::divided`], which lets go; dropping it is a mistake of ours.
+//! * A `Parts` is given to [`crate::Env::divided`], which lets go; to drop it is a mistake of ours.
 
 use crate::bio::Bio;
 use crate::status::Status;

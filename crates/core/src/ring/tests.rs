@@ -1,6 +1,7 @@
 //! What every ring must do, run on each engine.
 
 use super::*;
+use crate::buf::IoBuf;
 use crate::clock::{Clock, SystemClock};
 use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
