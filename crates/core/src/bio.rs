@@ -23,7 +23,7 @@ use crate::status::Status;
 use crate::units::Sector;
 use std::ptr::NonNull;
 
-/// What happens when a bio ends.
+/// The way of a bio that has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum End {
     /// It goes to the submitter.
@@ -534,9 +534,9 @@ impl Bio {
 
     /// As [`Bio::begin_remap`], and the channel gets the bio back if it fails further down, to
     /// retry it ([`crate::Channel::returned`]): with its status, and where it was before it was
-    /// moved. What the channel then ends goes to the submitter. False if that cannot be noted,
-    /// because the bio has passed other volumes, or is not a submitter's own: a part with a hook
-    /// does the same for those.
+    /// moved. A bio that the channel then ends goes to the submitter. False if that cannot be
+    /// noted, because the bio has passed other volumes, or is not a submitter's own: a part with a
+    /// hook does the same for those.
     #[inline]
     #[must_use]
     pub fn begin_remap_with_retry(&mut self, channel: u32) -> bool {

@@ -197,8 +197,8 @@ impl Arena {
         Some(Arc::new(Arena { whole, used: AtomicUsize::new(0) }))
     }
 
-    /// Cut a buffer of `bytes` bytes; `None` when too little is left. What a dropped buffer
-    /// leaves is not handed out again: keep buffers and use them again.
+    /// Cut a buffer of `bytes` bytes; `None` when too little is left. The memory of a
+    /// dropped buffer is not handed out again: keep buffers and use them again.
     pub fn cut(self: &Arc<Self>, bytes: usize) -> Option<IoBuf> {
         let room = bytes.checked_next_multiple_of(IoBuf::ALIGN)?;
         let fits = |used: usize| used.checked_add(room).filter(|end| *end <= self.whole.len);

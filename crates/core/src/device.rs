@@ -21,7 +21,7 @@ use crate::stats::DiskStats;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is known of a device at one moment.
+/// A device as it is at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Name in the stack.

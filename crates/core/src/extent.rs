@@ -68,7 +68,7 @@ impl ExtentList {
     }
 }
 
-/// What can be asked for its extents: every [`crate::Device`].
+/// Something that can be asked for its extents: every [`crate::Device`].
 pub trait ExtentSource: Send + Sync {
     /// As [`crate::Device::extents`].
     ///

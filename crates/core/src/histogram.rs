@@ -79,7 +79,7 @@ impl Snapshot {
         self.counts.iter().sum()
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Snapshot) -> Snapshot {
         let counts = self.counts.iter().zip(&earlier.counts).map(|(a, b)| a.wrapping_sub(*b));
         Snapshot { counts: counts.collect() }

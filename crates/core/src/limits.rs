@@ -1,4 +1,4 @@
-//! What a device can take in one request, and how limits of stacked devices combine.
+//! The limits of one request of a device, and how limits of stacked devices combine.
 //!
 //! Names and defaults follow Linux's queue limits (`Documentation/ABI/stable/sysfs-block`,
 //! `block/blk-settings.c`); all sizes are bytes.
@@ -67,7 +67,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// What a device without members could take: where stacking begins (Linux
+    /// The limits of a device without members: where stacking begins (Linux
     /// `blk_set_stacking_limits`).
     pub const STACKING: Limits = Limits {
         logical_block_size: SECTOR_SIZE as u32,
@@ -123,7 +123,7 @@ impl Limits {
             fast_zero: self.fast_zero && other.fast_zero,
             memory_alignment: self.memory_alignment.max(other.memory_alignment),
             write_cache: self.write_cache || other.write_cache,
-            // Where nothing is cached every write goes through.
+            // Every write goes through where nothing is cached.
             fua: (self.fua || !self.write_cache) && (other.fua || !other.write_cache),
             rotational: self.rotational || other.rotational,
             read_only: self.read_only || other.read_only,

@@ -45,7 +45,7 @@ impl<T: Clone> Published<T> {
     /// Change the value; if `change` refuses, nothing changes.
     ///
     /// # Errors
-    /// What `change` returns.
+    /// The errors of `change`.
     pub fn update(
         &self,
         user: &LockCounters,

@@ -90,7 +90,7 @@ mod loom_tests {
             LockCounters::new(ManualClock::new(1))
         }
 
-        /// What a call begins with.
+        /// The beginning of a call.
         fn refresh(&self, channel: &mut Channel) {
             if self.live.epoch() == channel.epoch && !crate::mutated!("quiesced_epoch") {
                 return;

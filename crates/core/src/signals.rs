@@ -7,7 +7,7 @@
 //! [`blocked`].
 #![allow(unsafe_code, reason = "masks of signals have no safe wrapper")]
 
-/// What a thread does to itself cannot be blocked: it would be killed.
+/// Signals that a thread causes itself. They cannot be blocked: it would be killed.
 const OWN: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 

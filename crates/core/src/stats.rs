@@ -33,7 +33,7 @@ fn bump(cell: &AtomicU64, by: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(by), Release);
 }
 
-/// What one context counts for one device.
+/// The counts of one context for one device.
 #[derive(Default)]
 pub struct ChannelStats {
     groups: [CachePadded<GroupCells>; OP_GROUPS],
@@ -111,7 +111,7 @@ pub struct DeviceStats {
     locks: Arc<LockCounters>,
     /// Time with anything in flight.
     pub busy: BusyTime,
-    /// What failed, until somebody tells it.
+    /// The failures, until somebody tells them.
     pub failures: Failures,
 }
 

@@ -122,8 +122,8 @@ impl<T> TurnLock<T> {
         }
     }
 
-    /// What was published, first published first: for the head, and for the tail. With the turn.
-    /// Look only afterwards at what may have changed elsewhere.
+    /// Take the published bios, first published first: for the head, and for the tail. With the
+    /// turn. Look only afterwards at what may have changed elsewhere.
     pub fn take(&self) -> [(BioList, Place); 2] {
         if self.wanted.load(Relaxed) {
             self.wanted.swap(false, Acquire);

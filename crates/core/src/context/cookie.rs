@@ -1,4 +1,4 @@
-//! Where to look for polled I/O: the three ways of "dm: support IO polling" (Jeffle Xu, dm-devel,
+//! Polling for polled I/O: the three ways of "dm: support IO polling" (Jeffle Xu, dm-devel,
 //! February 2021), without its hazard.
 //!
 //! The mail's cookie was a bare pointer to a hardware queue, and was refused because a table swap
@@ -7,7 +7,7 @@
 
 use crate::units::ContextId;
 
-/// What a submission of polled bios became, for [`super::Context::poll_for`]. May be given to
+/// The trace of a submission of polled bios, for [`super::Context::poll_for`]. May be given to
 /// another thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie {

@@ -1,5 +1,5 @@
-//! What a channel may use while it is called: the context's ring, time, and the ways a bio can
-//! go on (end, or down to another device).
+//! The environment of a channel while it is called: the context's ring, time, and the ways a bio
+//! can go on (end, or down to another device).
 
 use super::cookie::PolledTo;
 use super::links::Links;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Bios of one group that a volume remapped together and that have ended together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemappedDone {
-    /// What they did.
+    /// Their operation.
     pub group: OpGroup,
     /// When they were submitted.
     pub start_ns: Ns,
@@ -38,7 +38,7 @@ pub struct RemappedDone {
 const GIVEN_MIN: usize = 64;
 const GIVEN_SHARE: usize = 4;
 
-/// What is left for one channel.
+/// Bios and ends that are left for one channel.
 #[derive(Default)]
 pub(super) struct Link {
     pub(super) down: BioList,

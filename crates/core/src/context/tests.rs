@@ -1,4 +1,4 @@
-//! What a context promises, on a device written for these tests.
+//! The promises of a context, on a device written for these tests.
 
 use super::*;
 use crate::bio::Bio;
@@ -56,7 +56,7 @@ pub(super) struct Fake {
     file: std::fs::File,
 }
 
-/// What every buffer holds while the driver has it.
+/// The contents of every buffer while the driver has it.
 const PATTERN: u8 = 0xa7;
 
 impl Fake {

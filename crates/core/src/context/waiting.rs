@@ -97,7 +97,7 @@ const TRIAL: u32 = 4;
 const PAUSE_MIN: u32 = 32;
 const PAUSE_MAX: u32 = 2048;
 
-/// What a wait is for.
+/// The purpose of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
     /// I/O in flight.

@@ -85,7 +85,7 @@ mod loom_tests {
     struct Model {
         wake_up: WakeUp,
         descriptor: Descriptor,
-        /// What each waker wrote before it woke the owner.
+        /// The flag that each waker wrote before it woke the owner.
         written: Vec<AtomicBool>,
     }
 

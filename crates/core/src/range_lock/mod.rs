@@ -134,7 +134,7 @@ impl RangeUser {
         queue.begin_exclusive(self.number, slot, range.clone())
     }
 
-    /// What `slot` holds, or waits for, is over.
+    /// Give up what `slot` holds or waits for.
     #[inline]
     pub fn unlock(&mut self, slot: usize) {
         if self.queued > 0 && !self.mine.holds(slot) {

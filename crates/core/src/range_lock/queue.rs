@@ -107,7 +107,7 @@ impl Queue {
         self.requests.push(Request { user, slot, range, exclusive, blockers, looked, state });
     }
 
-    /// What the user has in the queue for that slot is over. False if there is nothing.
+    /// Remove the request of the user for that slot. False if there is none.
     pub(super) fn remove(&mut self, user: usize, slot: usize) -> bool {
         let at = self.requests.iter().position(|request| request.is_of(user, slot));
         let Some(at) = at else { return false };

@@ -34,7 +34,7 @@ pub(super) struct Slots {
     lines: Box<[Line]>,
     /// The slots from here on have never held anything.
     used: AtomicUsize,
-    /// What is held at slots that are not here.
+    /// How many ranges are held at slots that are not here.
     others: AtomicU32,
     /// The user is to look at the queue.
     told: AtomicBool,
@@ -49,8 +49,8 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    /// Go on until a slot that overlaps with `range`: none does if the end is reached. What was
-    /// passed must not begin to overlap.
+    /// Go on until a slot that overlaps with `range`: none does if the end is reached. Slots that
+    /// were passed must not begin to overlap.
     pub(super) fn reaches_end(&mut self, users: &[Option<Arc<Slots>>], range: &Range<u64>) -> bool {
         while let Some(user) = users.get(self.user) {
             let count = user.as_ref().map_or(0, |user| user.used.load(Acquire));

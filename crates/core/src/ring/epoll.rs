@@ -6,7 +6,7 @@ use crate::clock::Ns;
 use crate::error::{Error, Result};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// What an epoll entry stands for: the upper half of its data, the lower says which.
+/// The kinds of epoll entries: the upper half of an entry's data, the lower says which.
 pub(super) mod source {
     pub(in crate::ring) const SOCKET: u32 = 0;
     pub(in crate::ring) const WAKER: u32 = 1;

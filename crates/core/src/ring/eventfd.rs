@@ -95,7 +95,7 @@ mod loom_tests {
     use super::*;
     use crate::mailbox::{Mailbox, Message};
 
-    /// What a reap does with the descriptor, which is a flag here.
+    /// A reap clears the descriptor, which is a flag here.
     fn clear(pending: &Pending, readable: &AtomicBool) {
         readable.store(false, Ordering::SeqCst);
         pending.clear();

@@ -38,7 +38,7 @@ pub(super) const HELPERS: usize = 16 + QUERIES;
 /// Stack of a helper; its deepest call is a system call.
 const STACK_BYTES: usize = 128 << 10;
 
-/// What a helper is to do.
+/// The work of a helper.
 pub(super) enum Work {
     /// A file operation.
     File { fd: RawFd, op: FileOp },
@@ -65,7 +65,7 @@ pub(super) struct Outcome {
     pub(super) buffers: Buffers,
 }
 
-/// Where the helpers put the outcomes of one ring's jobs.
+/// The outcomes of one ring's jobs.
 pub(super) struct Outbox {
     pub(super) outcomes: Lock<Vec<Outcome>>,
     pub(super) waker: Arc<EventFd>,
@@ -182,8 +182,8 @@ pub(super) struct Pool {
     work: Signal,
 }
 
-/// The pool of the process that last asked for one. What a child of fork finds here is its
-/// parent's, whose lock may have been held at the fork, for ever.
+/// The pool of the process that last asked for one. A child of fork finds its parent's
+/// here, whose lock may have been held at the fork, for ever.
 static LATEST: AtomicPtr<Pool> = AtomicPtr::new(null_mut());
 
 impl Pool {

@@ -98,7 +98,7 @@ pub trait Ring: Send {
     /// Operations that have not had their event.
     fn in_flight(&self) -> usize;
 
-    /// What wakes this ring's sleeper.
+    /// The waker of this ring's sleeper.
     fn waker(&self) -> Arc<dyn Waker>;
 
     /// Get an event with `token` whenever the ring with descriptors `others` has new ones.

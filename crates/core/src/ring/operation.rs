@@ -53,14 +53,14 @@ pub enum RingFile {
 pub enum FileOp {
     /// Read one piece of memory.
     Read {
-        /// Where to.
+        /// The memory.
         segment: Segment,
         /// From which byte of the file.
         offset: u64,
     },
     /// Write one piece of memory.
     Write {
-        /// What.
+        /// The memory.
         segment: Segment,
         /// To which byte of the file.
         offset: u64,
@@ -125,7 +125,7 @@ pub enum NetOp {
     },
     /// Send as much as the socket takes at once, at least one byte.
     Send {
-        /// What, in order.
+        /// The data, in order.
         parts: Vec<SendPart>,
     },
     /// Wait until the descriptor can be read. Where several rings wait for one descriptor, the
@@ -148,7 +148,7 @@ pub struct SendPart {
 pub struct RingEvent {
     /// The token it was started with.
     pub token: Token,
-    /// What the system call returned: a count or descriptor, or a negative errno.
+    /// The return value of the system call: a count or descriptor, or a negative errno.
     pub result: i32,
     /// The buffers that the operation owned.
     pub buffers: Buffers,

@@ -36,7 +36,7 @@ struct Waiting {
     op: NetOp,
 }
 
-/// What is going on with one descriptor.
+/// The operations on one descriptor.
 #[derive(Default)]
 struct Use {
     read: VecDeque<Waiting>,
@@ -74,7 +74,7 @@ pub struct PlainRing {
     timers: BinaryHeap<Reverse<(Ns, u64, u64)>>,
     /// Tells timers of the same moment apart, in the order of starting.
     timer_serial: u64,
-    /// What the timerfd is set to.
+    /// The time that the timerfd is set to.
     armed: Option<Ns>,
     watches: Watches,
     ready: Vec<RingEvent>,

@@ -13,7 +13,7 @@ pub enum Query {
         /// Called once, with `of`, on a thread that may block for a short time. At most one call of
         /// the function runs at a time.
         ask: fn(u32) -> bool,
-        /// What is asked about, as `ask` understands it.
+        /// The argument of `ask`.
         of: u32,
     },
 }

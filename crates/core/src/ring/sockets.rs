@@ -73,7 +73,7 @@ fn poll_in(fd: RawFd) -> Option<i32> {
     }
 }
 
-/// What an ended operation gives back.
+/// The buffers that an ended operation gives back.
 pub(super) fn buffers_of(op: NetOp, result: i32) -> Buffers {
     match op {
         // SAFETY: accept4 made this descriptor for us, and told nobody else.

@@ -1,4 +1,4 @@
-//! What every ring must do, run on each engine.
+//! The duties of every ring, run on each engine.
 
 use super::*;
 use crate::buf::IoBuf;
@@ -34,7 +34,7 @@ impl Fixture {
         }
     }
 
-    /// What has come by now, having given the kernel a chance.
+    /// The events by now, after the kernel had a chance.
     fn none_yet(&mut self) {
         self.ring.wait(Some(self.clock.now() + 2_000_000));
         self.ring.reap(&mut self.events);

@@ -42,7 +42,7 @@ const SLOT: u16 = Token::CONTEXT - 1;
 const WAKE: u16 = Token::CONTEXT - 2;
 const IGNORE: u16 = Token::CONTEXT - 3;
 
-/// What the kernel may still refer to for one operation.
+/// Memory that the kernel may still refer to for one operation.
 enum Slot {
     Free { next: u32 },
     Net { token: Token, buffers: Buffers, message: Box<Message>, accept: bool },
@@ -88,7 +88,7 @@ pub struct UringRing {
     files: Vec<RawFd>,
     /// Registered memory, by its place in the ring's table.
     memory: Vec<Arc<Arena>>,
-    /// Where helper threads put what they did.
+    /// The outcomes of helper threads.
     outbox: Arc<Outbox>,
     /// Jobs that the next submit hands to them.
     unasked: Vec<Job>,

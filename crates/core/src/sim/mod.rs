@@ -5,8 +5,8 @@
 //! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation
 //! on an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
 //! publication, every lock that is tried, every look into a list that others fill, every wake-up
-//! and every look at a published table or group. What stands between two points is seen by the
-//! others at once or not at all; the order in which the processor shows stores to others is the
+//! and every look at a published table or group. Others see the effects of the code between two
+//! points at once or not at all; the order in which the processor shows stores to others is the
 //! model checker's concern, not this one's.
 //!
 //! Invariants:
@@ -44,14 +44,14 @@ macro_rules! mistake {
     };
 }
 
-/// What [`mutated!`] asks.
+/// The question of [`mutated!`].
 #[cfg(not(loom))]
 #[inline(always)]
 pub const fn mutated(_name: &str) -> bool {
     false
 }
 
-/// What [`mutated!`] asks.
+/// The question of [`mutated!`].
 #[cfg(loom)]
 pub fn mutated(name: &str) -> bool {
     static WANTED: std::sync::OnceLock<String> = std::sync::OnceLock::new();
