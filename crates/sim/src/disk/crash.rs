@@ -8,8 +8,9 @@
 //!
 //! Each block keeps the version of one moment, whatever the others keep.
 
+use super::DiskOptions;
+use super::flight::Disk;
 use super::media::{Entry, Media};
-use super::{Disk, DiskOptions};
 use fastrand::Rng;
 
 /// A block that has more than one version.
@@ -267,6 +268,42 @@ impl DiskSnapshot {
             true => "everything is durable".to_owned(),
             false => format!("blocks keep {}", words.join(", ")),
         }
+    }
+}
+
+impl Disk {
+    /// The power goes: each physical block keeps one version from its durable one to its newest,
+    /// in-flight writes included. What is in flight ends with ENODEV when it is finished, and so
+    /// does everything until [`Disk::power_on`].
+    pub fn power_cut(&mut self) {
+        self.counts.power_cuts += 1;
+        self.lose_power();
+    }
+
+    /// The device is gone, with its power: as [`Disk::power_cut`], until [`Disk::come_back`].
+    pub fn vanish(&mut self) {
+        self.counts.vanishes += 1;
+        self.lose_power();
+    }
+
+    fn lose_power(&mut self) {
+        if !self.is_on {
+            return;
+        }
+        self.is_on = false;
+        let mut entries = self.end_flights();
+        self.rng.shuffle(&mut entries);
+        let left = power_cut(&mut self.media, entries, &mut self.rng);
+        self.counts.cut_blocks += left.blocks;
+        self.counts.cut_kept += left.newest;
+        self.counts.cut_lost += left.durable;
+    }
+
+    /// A copy of what it holds and what is on its way, as of now.
+    pub fn snapshot(&self) -> DiskSnapshot {
+        let mut copy = self.clone();
+        let in_flight = copy.end_flights();
+        DiskSnapshot::new(copy.options, copy.media, in_flight)
     }
 }
 

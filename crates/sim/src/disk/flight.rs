@@ -1,13 +1,11 @@
-//! Operations in flight: begun, finished, cancelled, and what outages do to them.
+//! Operations in flight: begun, finished, cancelled, and ended by outages.
 //!
 //! Invariants:
 //! * An id is that of one operation ever: its slot's generation grows when the operation ends.
 //! * An operation with a result has had its effect, if any, and will have none.
 
-use super::crash::{self, DiskSnapshot};
 use super::faults::{Fate, Faults, Kind};
 use super::media::{Entry, Media};
-use super::perform::entry_of;
 use super::{DiskCounts, DiskOptions, ENODEV};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
@@ -381,23 +379,9 @@ impl Disk {
         self.is_on
     }
 
-    /// The power goes: each physical block keeps one version from its durable one to its newest,
-    /// in-flight writes included. What is in flight ends with ENODEV when it is finished, and so
-    /// does everything until [`Disk::power_on`].
-    pub fn power_cut(&mut self) {
-        self.counts.power_cuts += 1;
-        self.lose_power();
-    }
-
     /// The power is back.
     pub fn power_on(&mut self) {
         self.is_on = true;
-    }
-
-    /// The device is gone, with its power: as [`Disk::power_cut`], until [`Disk::come_back`].
-    pub fn vanish(&mut self) {
-        self.counts.vanishes += 1;
-        self.lose_power();
     }
 
     /// A device that vanished is there again.
@@ -405,21 +389,8 @@ impl Disk {
         self.is_on = true;
     }
 
-    fn lose_power(&mut self) {
-        if !self.is_on {
-            return;
-        }
-        self.is_on = false;
-        let mut entries = self.end_flights();
-        self.rng.shuffle(&mut entries);
-        let left = crash::power_cut(&mut self.media, entries, &mut self.rng);
-        self.counts.cut_blocks += left.blocks;
-        self.counts.cut_kept += left.newest;
-        self.counts.cut_lost += left.durable;
-    }
-
     /// Everything in flight has ended with ENODEV; gives the writes that had no effect yet.
-    fn end_flights(&mut self) -> Vec<Entry> {
+    pub(super) fn end_flights(&mut self) -> Vec<Entry> {
         let size = self.media.size();
         let mut entries = Vec::new();
         for flight in self.slots.iter_mut().filter_map(|slot| slot.flight.as_mut()) {
@@ -453,11 +424,21 @@ impl Disk {
             self.perform(flight.op, fate, flight.newest);
         }
     }
+}
 
-    /// A copy of what it holds and what is on its way, as of now.
-    pub fn snapshot(&self) -> DiskSnapshot {
-        let mut copy = self.clone();
-        let in_flight = copy.end_flights();
-        DiskSnapshot::new(copy.options, copy.media, in_flight)
-    }
+/// The effect that an operation in flight would have, within a disk of `size` bytes. Takes its data.
+fn entry_of(op: &mut DiskOp, size: u64) -> Option<Entry> {
+    let (offset, data, length) = match op {
+        DiskOp::Write { offset, data, .. } => {
+            let data = std::mem::take(data);
+            let length = data.len() as u64;
+            (*offset, Some(data), length)
+        }
+        DiskOp::Discard { offset, length } | DiskOp::WriteZeroes { offset, length } => {
+            (*offset, None, *length)
+        }
+        DiskOp::Read { .. } | DiskOp::Flush => return None,
+    };
+    let length = length.min(size.saturating_sub(offset));
+    (length > 0).then_some(Entry { seq: u64::MAX, offset, length, data })
 }

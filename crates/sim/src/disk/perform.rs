@@ -6,7 +6,6 @@
 use super::crash;
 use super::faults::Fate;
 use super::flight::{Disk, DiskOp, Source};
-use super::media::Entry;
 use super::{EAGAIN, EINTR, EIO, ENODEV, ENOSPC, SECTOR};
 
 /// How far away a misdirected transfer lands, in physical blocks.
@@ -307,21 +306,4 @@ impl Change {
             data.truncate(length as usize);
         }
     }
-}
-
-/// What an operation in flight would do, within a disk of `size` bytes. Takes its data.
-pub(super) fn entry_of(op: &mut DiskOp, size: u64) -> Option<Entry> {
-    let (offset, data, length) = match op {
-        DiskOp::Write { offset, data, .. } => {
-            let data = std::mem::take(data);
-            let length = data.len() as u64;
-            (*offset, Some(data), length)
-        }
-        DiskOp::Discard { offset, length } | DiskOp::WriteZeroes { offset, length } => {
-            (*offset, None, *length)
-        }
-        DiskOp::Read { .. } | DiskOp::Flush => return None,
-    };
-    let length = length.min(size.saturating_sub(offset));
-    (length > 0).then_some(Entry { seq: u64::MAX, offset, length, data })
 }

@@ -1,8 +1,7 @@
 //! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of
 //! each.
 
-use super::maintenance::ArrayEvent;
-use super::plan::{DeviceKind, FaultPlan, Mix, Plan, Target, chance, of};
+use super::plan::{ArrayEvent, DeviceKind, FaultPlan, Mix, Plan, Target, chance, of};
 use super::redundancy::Redundancy;
 use crate::disk::{DiskOptions, Latency};
 use crate::schedule::Policy;

@@ -2,8 +2,7 @@
 //! leave of it.
 
 use super::health::HealthSnapshot;
-use super::maintenance::ArrayEvent;
-use super::plan::{Plan, stack_file};
+use super::plan::{ArrayEvent, Plan, stack_file};
 use super::run::{Operator, Run, fresh};
 use crate::counts::Counts;
 use crate::crash::{self, Subject};

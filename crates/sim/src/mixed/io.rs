@@ -83,7 +83,7 @@ fn known(
     range: &Range<u64>,
     flags: BioFlags,
 ) -> Known {
-    if matches!(to.device_kind, DeviceKind::Zero | DeviceKind::Error) {
+    if !to.device_kind.holds_data() {
         return Known::Nothing;
     }
     let mut oracles = run.oracles.borrow_mut();

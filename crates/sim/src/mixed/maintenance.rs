@@ -2,49 +2,13 @@
 //! goes and comes back, or the array is checked or repaired, all beside its load.
 
 use super::array::Admin;
+use super::plan::ArrayEvent;
 use super::run::{Operator, Run, Started};
 use drystone_core::clock::Ns;
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayState, ArrayStatus, Command, DiskState};
 use fastrand::Rng;
 use std::rc::Rc;
-
-/// One thing that happens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArrayEvent {
-    /// Nothing.
-    Nothing,
-    /// A member is missing from the beginning.
-    Degraded,
-    /// A disk takes no writes any more, and is there again after a crash.
-    Fails,
-    /// A member is pulled out, and put back with what it held.
-    Returns,
-    /// A member is pulled out, and an empty disk put in its place.
-    Replaced,
-    /// It is checked, again and again.
-    Check,
-    /// It is repaired, again and again.
-    Repair,
-    /// A spare takes the place of a member that is in use.
-    Copied,
-}
-
-impl ArrayEvent {
-    /// A weighted choice. Without a spare nothing is copied, and so nothing happens.
-    pub const ALL: [ArrayEvent; 10] = [
-        ArrayEvent::Copied,
-        ArrayEvent::Repair,
-        ArrayEvent::Degraded,
-        ArrayEvent::Fails,
-        ArrayEvent::Fails,
-        ArrayEvent::Returns,
-        ArrayEvent::Returns,
-        ArrayEvent::Replaced,
-        ArrayEvent::Check,
-        ArrayEvent::Repair,
-    ];
-}
 
 /// So fast that a synchronisation goes on while others use the array, KiB a second.
 const FAST: u64 = 1 << 20;

@@ -10,6 +10,7 @@ mod disk_faults;
 mod edits;
 mod fault_injection;
 mod flushes;
+mod generate;
 mod health;
 mod io;
 mod life;
@@ -26,9 +27,8 @@ mod maintenance;
 
 pub use crate::order::Keep;
 pub use crate::outcome::{Line, Outcome};
-pub use maintenance::ArrayEvent;
 pub use nbd::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
-pub use plan::{DeviceKind, FaultPlan, Mix, Plan, Target};
+pub use plan::{ArrayEvent, DeviceKind, FaultPlan, Mix, Plan, Target};
 pub use redundancy::Redundancy;
 
 use crate::order::Order;

@@ -1,9 +1,5 @@
-//! What one seed does: its disks, its stack, and how they are used. Swarm testing: each seed takes
-//! a subset of everything and leaves the rest out, so that what hides behind a common operation is
-//! met too.
+//! The plan of one seed: its disks, its stack, and how they are used.
 
-use super::builder::Builder;
-use super::maintenance::ArrayEvent;
 use super::nbd::NbdPlan;
 use super::redundancy::Redundancy;
 use crate::disk::DiskOptions;
@@ -26,6 +22,13 @@ pub enum DeviceKind {
     Zero,
     /// All I/O fails.
     Error,
+}
+
+impl DeviceKind {
+    /// Whether reads depend on what was written: others are unknown to the oracle.
+    pub(super) fn holds_data(self) -> bool {
+        !matches!(self, DeviceKind::Zero | DeviceKind::Error)
+    }
 }
 
 /// Something that I/O goes to.
@@ -125,6 +128,43 @@ pub struct FaultPlan {
     pub cuts: bool,
 }
 
+/// One thing that happens to an array beside its load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayEvent {
+    /// Nothing.
+    Nothing,
+    /// A member is missing from the beginning.
+    Degraded,
+    /// A disk takes no writes any more, and is there again after a crash.
+    Fails,
+    /// A member is pulled out, and put back with what it held.
+    Returns,
+    /// A member is pulled out, and an empty disk put in its place.
+    Replaced,
+    /// It is checked, again and again.
+    Check,
+    /// It is repaired, again and again.
+    Repair,
+    /// A spare takes the place of a member that is in use.
+    Copied,
+}
+
+impl ArrayEvent {
+    /// A weighted choice. Without a spare nothing is copied, and so nothing happens.
+    pub const ALL: [ArrayEvent; 10] = [
+        ArrayEvent::Copied,
+        ArrayEvent::Repair,
+        ArrayEvent::Degraded,
+        ArrayEvent::Fails,
+        ArrayEvent::Fails,
+        ArrayEvent::Returns,
+        ArrayEvent::Returns,
+        ArrayEvent::Replaced,
+        ArrayEvent::Check,
+        ArrayEvent::Repair,
+    ];
+}
+
 /// All of it.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -158,111 +198,6 @@ pub struct Plan {
     pub array_event: ArrayEvent,
 }
 
-impl Plan {
-    /// The plan of a seed, for about `ios` I/Os.
-    pub fn new(rng: &mut Rng, ios: u64) -> Self {
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(4..=8);
-        let mix = Mix::random(rng);
-        let faults = FaultPlan::random(rng);
-        let starts = rng.u64(2..=3);
-        let changes = rng.u64(2..=12);
-        let mut builder = Builder::new(rng);
-        builder.leaves();
-        builder.targets();
-        Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
-    }
-
-    /// An array, whose disks fail in ways that it makes up for, or lose their power.
-    pub fn raid(rng: &mut Rng, ios: u64) -> Self {
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(1..=8);
-        let mix = Mix::random(rng);
-        let starts = rng.u64(1..=3);
-        let faults = FaultPlan::harmless(rng);
-        let changes = of(rng, &[0, 0, 2, 6, 20]);
-        let mut builder = Builder::small(rng, MEMBER_SECTORS);
-        builder.array(ArrayEvent::Nothing);
-        Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
-    }
-
-    /// An array, or parts of disks, whose files are cut off while they are used.
-    pub fn shrinks(rng: &mut Rng, ios: u64) -> Self {
-        let faults = FaultPlan { cuts: true, ..FaultPlan::default() };
-        if rng.bool() {
-            let changes = of(rng, &[1, 2, 6]);
-            return Plan { faults, changes, ..Self::raid(rng, ios) };
-        }
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(1..=4);
-        let mix = Mix::random(rng);
-        let changes = of(rng, &[1, 4, 12]);
-        let mut builder = Builder::new(rng);
-        builder.honest_disks();
-        builder.straight_targets();
-        Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
-    }
-
-    /// Small bios beside one another, on disks with bad sectors.
-    pub fn bad_sectors(rng: &mut Rng, ios: u64) -> Self {
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(1..=4);
-        let mix = Mix {
-            sequential: 80,
-            blocks_max: of(rng, &[1, 2, 4]),
-            depth: 32,
-            batch: of(rng, &[8, 16, 40]),
-            ..Mix::random(rng)
-        };
-        let faults = FaultPlan { bad_sectors: true, ..FaultPlan::default() };
-        let changes = of(rng, &[0, 4, 12]);
-        let mut builder = Builder::new(rng);
-        builder.honest_disks();
-        builder.straight_targets();
-        Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
-    }
-
-    /// A small plan of an array: single blocks and whole rows are written, in all ways that there
-    /// are.
-    pub fn small_array(rng: &mut Rng) -> Self {
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(1..=3);
-        let ios = rng.u64(2..=12);
-        let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
-        let array_event = of(rng, &ArrayEvent::ALL);
-        // Writes come one by one that must not be lost: the first that a failing member does not
-        // take, too.
-        let mix = match array_event {
-            ArrayEvent::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
-            _ => mix,
-        };
-        let mut builder = Builder::small(rng, SMALL_MEMBER_SECTORS);
-        let array_event = match (array_event, builder.array(array_event)) {
-            (ArrayEvent::Copied, 0) => ArrayEvent::Nothing,
-            (array_event, _) => array_event,
-        };
-        Plan { array_event, ..builder.plan(policy, contexts, ios, mix) }
-    }
-
-    /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
-    /// a power cut can be tried at each of its moments.
-    pub fn small(rng: &mut Rng) -> Self {
-        let policy = Policy::random(rng);
-        let contexts = rng.u64(1..=4);
-        let ios = rng.u64(10..=60);
-        let mix = Mix::small(rng);
-        let sectors = of(rng, &[128, 128, 256]);
-        let mut builder = Builder::small(rng, sectors);
-        builder.honest_disks();
-        builder.small_targets();
-        builder.plan(policy, contexts, ios, mix)
-    }
-}
-
-/// Sectors that a member of an array has at least which is so small that a power cut can be tried
-/// at each of its moments.
-const SMALL_MEMBER_SECTORS: u64 = 256;
-
 /// The stack file with these volumes.
 pub fn stack_file(text: &str, volumes: &[(String, String)]) -> String {
     let mut text = text.to_owned();
@@ -280,90 +215,4 @@ pub(super) fn chance(rng: &mut Rng, percent: u32) -> bool {
 /// One of them.
 pub(super) fn of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.u64(0..all.len() as u64) as usize]
-}
-
-impl Mix {
-    fn random(rng: &mut Rng) -> Self {
-        let mut weights = [0, 0, 2, 1, 1, 1].map(|base| if chance(rng, 60) { base } else { 0 });
-        weights[0] = of(rng, &[5, 20, 60]);
-        weights[1] = of(rng, &[10, 30, 60]);
-        weights[2] = of(rng, &[0, 1, 3, 10]);
-        Mix {
-            weights,
-            fua: of(rng, &[0, 0, 5, 30]),
-            preflush: of(rng, &[0, 0, 3]),
-            nowait: of(rng, &[0, 0, 0, 10]),
-            polled: of(rng, &[0, 0, 20, 80]),
-            sequential: of(rng, &[0, 20, 80]),
-            blocks_max: of(rng, &[1, 4, 16, 64]),
-            depth: of(rng, &[1, 2, 8, 32]),
-            batch: of(rng, &[1, 4, 16, 40]),
-            plugs: chance(rng, 40),
-            priorities: chance(rng, 30),
-            groups: chance(rng, 50),
-            drops_contexts: chance(rng, 30),
-            away_ns: of(rng, &[0, 10_000, 1_000_000, 50_000_000]),
-        }
-    }
-
-    /// Mostly writes, and much that makes them durable.
-    fn small(rng: &mut Rng) -> Self {
-        let mut weights = [2, 20, 0, 0, 0, 0];
-        weights[2] = of(rng, &[0, 2, 6]);
-        weights[3] = of(rng, &[0, 0, 2]);
-        weights[4] = of(rng, &[0, 2, 4]);
-        Mix {
-            weights,
-            fua: of(rng, &[0, 10, 40]),
-            preflush: of(rng, &[0, 10, 30]),
-            nowait: of(rng, &[0, 0, 10]),
-            polled: 0,
-            sequential: of(rng, &[0, 20, 80]),
-            blocks_max: of(rng, &[1, 2, 4, 16]),
-            depth: of(rng, &[1, 2, 8]),
-            batch: of(rng, &[1, 4, 8]),
-            plugs: chance(rng, 40),
-            priorities: chance(rng, 20),
-            groups: false,
-            drops_contexts: false,
-            away_ns: of(rng, &[0, 10_000, 1_000_000]),
-        }
-    }
-}
-
-/// Sectors that a member of an array has at least.
-const MEMBER_SECTORS: u64 = 2048;
-
-impl FaultPlan {
-    /// What a disk does that nobody should see, or that an array waits for.
-    fn harmless(rng: &mut Rng) -> Self {
-        let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
-        FaultPlan {
-            short_ppm: ppm(50_000),
-            interrupted_ppm: ppm(50_000),
-            again_ppm: ppm(50_000),
-            full: chance(rng, 30),
-            ..FaultPlan::default()
-        }
-    }
-
-    fn random(rng: &mut Rng) -> Self {
-        let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
-        let mut plan = FaultPlan {
-            read_error_ppm: ppm(20_000),
-            write_error_ppm: ppm(20_000),
-            flush_error_ppm: ppm(50_000),
-            stall_ppm: ppm(1_000),
-            short_ppm: ppm(50_000),
-            interrupted_ppm: ppm(50_000),
-            again_ppm: ppm(50_000),
-            ..FaultPlan::default()
-        };
-        plan.flush_error_drops = chance(rng, 50);
-        plan.bad_sectors = chance(rng, 25);
-        plan.full = chance(rng, 20);
-        plan.device_errors = chance(rng, 20);
-        plan.vanish = chance(rng, 15);
-        plan
-    }
 }

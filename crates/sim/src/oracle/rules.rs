@@ -71,7 +71,7 @@ impl Books<'_> {
         if cut == 0 {
             return;
         }
-        let seen = read_bound(self.writes, entries, oldest_read);
+        let seen = self.writes.read_bound(entries, oldest_read);
         entries.retain(|entry| {
             let end = self.writes.get(entry.id()).end;
             end >= cut || end >= seen && !entry.is(Entry::HIDDEN)
@@ -92,14 +92,6 @@ impl Books<'_> {
             }
         }
     }
-}
-
-/// Whatever ended before this is superseded for a reader that began at `rb`.
-#[inline]
-pub(super) fn read_bound(writes: &Writes, entries: &[Entry], rb: Time) -> Time {
-    let sure = entries.iter().filter(|entry| !entry.is(Entry::UNSURE));
-    let before = sure.map(|entry| writes.get(entry.id())).filter(|w| w.end < rb && w.is_sure());
-    before.map(|write| write.begin).max().unwrap_or(0)
 }
 
 /// Whether a write may be in a sector that claims to be of a write.
@@ -123,7 +115,7 @@ impl Seen<'_> {
     /// Hides or drops what the read has shown to be past. Whether it did. `others` says whether
     /// nothing can be settled, as other reads of the sector are in flight.
     fn settle(&self, entries: &mut Vec<Entry>, others: impl FnOnce() -> bool) -> bool {
-        let bound = read_bound(self.writes, entries, self.begin);
+        let bound = self.writes.read_bound(entries, self.begin);
         let (mut is_open, mut all_cut) = (false, true);
         for entry in entries.iter().filter(|entry| self.may_be(**entry, bound)) {
             let write = self.writes.get(entry.id());
@@ -231,7 +223,7 @@ impl Oracle {
 
     #[inline]
     fn is_one_of(&self, bytes: &[u8], sector: u64, entries: &[Entry], rb: Time) -> bool {
-        let bound = read_bound(&self.writes, entries, rb);
+        let bound = self.writes.read_bound(entries, rb);
         let claimed = stamp::claimed(bytes);
         let fitting = |entry: &&Entry| {
             let write = self.writes.get(entry.id());

@@ -88,7 +88,7 @@ impl Oracle {
             }
             Held::Many(entries) => entries,
         };
-        let bound = super::rules::read_bound(&self.writes, entries, read.begin);
+        let bound = self.writes.read_bound(entries, read.begin);
         let candidates: Vec<Candidate> = entries
             .iter()
             .map(|&entry| self.candidate(entry, sector, state(entry, self.end(entry), bound)))

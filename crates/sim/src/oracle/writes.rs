@@ -4,6 +4,7 @@
 //! * The index of a write is its id and its stamp; 0 is what was there at first: zeroes.
 //! * A write that has ended does not change any more.
 
+use super::candidates::Entry;
 use std::ops::Range;
 
 /// Logical time of an oracle: a counter. [`Time::MAX`] is the end of what has not ended.
@@ -121,6 +122,15 @@ impl Writes {
     /// The write with a stamp, if there is one.
     pub fn find(&self, stamp: u64) -> Option<&Write> {
         self.all.get(usize::try_from(stamp).ok()?)
+    }
+
+    /// The end before which a write is superseded, by those of `entries`, for a reader that began
+    /// at `rb`.
+    #[inline]
+    pub fn read_bound(&self, entries: &[Entry], rb: Time) -> Time {
+        let sure = entries.iter().filter(|entry| !entry.is(Entry::UNSURE));
+        let before = sure.map(|entry| self.get(entry.id())).filter(|w| w.end < rb && w.is_sure());
+        before.map(|write| write.begin).max().unwrap_or(0)
     }
 
     pub fn begin(&mut self, range: Range<u64>, kind: Kind, fua: bool, now: Time) -> u32 {

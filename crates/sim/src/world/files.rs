@@ -1,4 +1,4 @@
-//! What the file driver stands on in a simulation.
+//! Backings that the file driver stands on in a simulation.
 
 use super::ring::disk_descriptor;
 use super::{DiskId, World};
@@ -6,8 +6,11 @@ use drystone_drivers::file::Backing;
 use std::io;
 use std::os::fd::RawFd;
 
-pub(super) fn backing(world: World, disk: DiskId) -> Box<dyn Backing> {
-    Box::new(SimFile { world, disk })
+impl World {
+    /// The backing that the file driver stands on, for a disk.
+    pub fn backing(&self, disk: DiskId) -> Box<dyn Backing> {
+        Box::new(SimFile { world: self.clone(), disk })
+    }
 }
 
 struct SimFile {
@@ -32,7 +35,7 @@ impl Backing for SimFile {
     /// A flush that loses something always says so, so there is no loss left of which nobody was
     /// told.
     fn reopened(&self) -> Option<Box<dyn Backing>> {
-        Some(backing(self.world.clone(), self.disk))
+        Some(self.world.backing(self.disk))
     }
 
     fn next_data(&self, from: u64, end: u64) -> io::Result<u64> {

@@ -27,7 +27,6 @@ use clock::SimClock;
 use drystone_core::buf::Segment;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::ring::{Ring, RingEvent, Token};
-use drystone_drivers::file::Backing;
 use net::{ConnectionId, Net, NetDue, To};
 use ring::{RingState, SimRing};
 use std::collections::BTreeMap;
@@ -386,11 +385,6 @@ impl World {
     /// Do something to a disk. Nothing of the block layer may be called in it.
     pub fn disk<R>(&self, disk: DiskId, act: impl FnOnce(&mut Disk) -> R) -> R {
         act(&mut self.state().disks[disk])
-    }
-
-    /// The backing that the file driver stands on, for a disk.
-    pub fn backing(&self, disk: DiskId) -> Box<dyn Backing> {
-        files::backing(self.clone(), disk)
     }
 
     /// The process that all rings so far are of is over: no disk answers them any more, and what

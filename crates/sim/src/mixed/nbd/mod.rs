@@ -2,9 +2,11 @@
 //! clients of all manners.
 
 mod client;
+mod generate;
 mod plan;
 mod requests;
 mod server;
+mod session;
 mod wire;
 
 pub use plan::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};

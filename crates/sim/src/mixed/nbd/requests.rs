@@ -8,8 +8,8 @@
 
 use super::super::io::{Io, Wanted};
 use super::super::plan::Target;
-use super::client::{Client, Result};
-use super::plan::{ExportPlan, keeps};
+use super::plan::ExportPlan;
+use super::session::{Result, Session};
 use super::wire::Wire;
 use crate::oracle::ReadId;
 use drystone_core::{Bio, BioFlags, Op, Status};
@@ -50,13 +50,17 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    pub(super) fn new(client: &Client, connection: Connection<Wire>, export: &ExportPlan) -> Self {
+    pub(super) fn new(
+        session: &Session,
+        connection: Connection<Wire>,
+        export: &ExportPlan,
+    ) -> Self {
         let description = connection.description();
         let device_sectors = description.size_bytes / SECTOR;
         let flags = description.flags;
         let target = export.target;
-        let first = client.run.plan.targets[target].first;
-        let sectors = client.run.sectors(target).min(device_sectors - first);
+        let first = session.run.plan.targets[target].first;
+        let sectors = session.run.sectors(target).min(device_sectors - first);
         Requests {
             connection: Some(connection),
             target,
@@ -95,9 +99,9 @@ impl Requests {
     }
 
     /// The client takes no more interest in it: nobody learns how the rest ends.
-    pub(super) fn give_up(mut self, client: &Client) {
+    pub(super) fn give_up(mut self, session: &Session) {
         for (_, asked) in std::mem::take(&mut self.open) {
-            forget(client, asked);
+            forget(session, asked);
         }
         let resets = self.resets;
         let connection = self.connection.take().expect("it is given up once");
@@ -110,96 +114,96 @@ impl Requests {
     // --- sending
 
     /// One more request.
-    pub(super) fn send(&mut self, client: &mut Client) -> Result<()> {
-        let weights = client.mix().weights;
-        let mut left = client.rng.u32(0..weights.iter().sum());
+    pub(super) fn send(&mut self, session: &mut Session) -> Result<()> {
+        let weights = session.mix().weights;
+        let mut left = session.rng.u32(0..weights.iter().sum());
         let kind = weights.iter().position(|weight| {
             let here = left < *weight;
             left = left.saturating_sub(*weight);
             here
         });
         match kind.unwrap_or(0) {
-            0 => self.send_io(client, Op::Read),
-            1 => self.send_io(client, Op::Write),
-            2 => self.send_io(client, Op::Flush),
+            0 => self.send_io(session, Op::Read),
+            1 => self.send_io(session, Op::Write),
+            2 => self.send_io(session, Op::Flush),
             3 if self.flags.contains(TransmissionFlags::SEND_TRIM) => {
-                self.send_io(client, Op::Discard)
+                self.send_io(session, Op::Discard)
             }
             4 if self.flags.contains(TransmissionFlags::SEND_WRITE_ZEROES) => {
-                self.send_io(client, Op::WriteZeroes)
+                self.send_io(session, Op::WriteZeroes)
             }
-            5 => self.send_status(client),
-            6 => self.send_cache(client),
-            _ => self.send_nonsense(client),
+            5 => self.send_status(session),
+            6 => self.send_cache(session),
+            _ => self.send_nonsense(session),
         }
     }
 
-    fn target<'a>(&self, client: &'a Client) -> &'a Target {
-        &client.run.plan.targets[self.target]
+    fn target<'a>(&self, session: &'a Session) -> &'a Target {
+        &session.run.plan.targets[self.target]
     }
 
     /// Sectors of the target: whole blocks, or some parts of them.
-    fn range(&self, client: &mut Client, most_bytes: u64) -> Range<u64> {
-        let (whole, ragged) = (self.target(client).block, client.mix().ragged);
+    fn range(&self, session: &mut Session, most_bytes: u64) -> Range<u64> {
+        let (whole, ragged) = (self.target(session).block, session.mix().ragged);
         // A table with longer blocks has them refused in sessions that began before.
-        let may_be_parts = u64::from(client.block_bytes) >= whole * SECTOR;
-        let block = if client.chance(ragged) && may_be_parts { 1 } else { whole };
+        let may_be_parts = u64::from(session.block_bytes) >= whole * SECTOR;
+        let block = if session.chance(ragged) && may_be_parts { 1 } else { whole };
         let blocks = self.sectors / block;
-        let (most, long) = (client.mix().blocks_max, client.mix().long);
-        let most = if client.chance(long) { blocks } else { most.min(blocks) };
+        let (most, long) = (session.mix().blocks_max, session.mix().long);
+        let most = if session.chance(long) { blocks } else { most.min(blocks) };
         let most = most.min(most_bytes / SECTOR / block);
-        let length = client.rng.u64(1..=most);
-        let first = client.rng.u64(0..=blocks - length);
+        let length = session.rng.u64(1..=most);
+        let first = session.rng.u64(0..=blocks - length);
         let range = first * block..(first + length) * block;
         if !(range.start | range.end).is_multiple_of(whole) {
-            client.run.counts.borrow_mut().add("nbd: part of a block", 1);
+            session.run.counts.borrow_mut().add("nbd: part of a block", 1);
         }
         range
     }
 
     /// Offset and length in bytes of sectors of the target.
-    fn bytes(&self, client: &Client, range: &Range<u64>) -> (u64, u64) {
-        let first = self.target(client).first;
+    fn bytes(&self, session: &Session, range: &Range<u64>) -> (u64, u64) {
+        let first = self.target(session).first;
         ((first + range.start) * SECTOR, (range.end - range.start) * SECTOR)
     }
 
-    fn send_io(&mut self, client: &mut Client, op: Op) -> Result<()> {
+    fn send_io(&mut self, session: &mut Session, op: Op) -> Result<()> {
         let range = match op {
             Op::Flush => 0..0,
-            Op::Read | Op::Write => self.range(client, client.at().max_request.into()),
-            _ => self.range(client, u64::MAX),
+            Op::Read | Op::Write => self.range(session, session.at().max_request.into()),
+            _ => self.range(session, u64::MAX),
         };
-        let (flags, command_flags) = self.io_flags(client, op);
-        let Some(number) = client.run.progress.begin() else { return Ok(()) };
+        let (flags, command_flags) = self.io_flags(session, op);
+        let Some(number) = session.run.progress.begin() else { return Ok(()) };
         if self.read_only && !matches!(op, Op::Read | Op::Flush) {
-            return self.forbidden(client, op, &range);
+            return self.forbidden(session, op, &range);
         }
         let fast = command_flags.contains(CommandFlags::FAST_ZERO);
         if fast && !self.flags.contains(TransmissionFlags::SEND_FAST_ZERO) {
-            return self.fast_zeroes_not_offered(client, command_flags, &range);
+            return self.fast_zeroes_not_offered(session, command_flags, &range);
         }
         let wanted = Wanted { target: self.target, range, op, flags, nonsense: false };
-        let (io, bio) = wanted.begin(&client.run, None);
-        client.run.note_begin(number, client.number, &io, &bio);
+        let (io, bio) = wanted.begin(&session.run, None);
+        session.run.note_begin(number, session.number, &io, &bio);
         let data = if op == Op::Write { bio.buf().map(|buf| buf.to_vec()) } else { None };
         let (offset, length) = match op {
             Op::Flush => (0, 0),
-            _ => self.bytes(client, &io.range),
+            _ => self.bytes(session, &io.range),
         };
         let asked = Asked::Io { number, io, bio, flags: command_flags };
         let (command, data) = (command_of(op), data.unwrap_or_default());
-        self.begin(client, asked, |connection| {
+        self.begin(session, asked, |connection| {
             connection.send(command, command_flags, offset, length, &data)
         })
     }
 
     /// What a read-only export refuses.
-    fn forbidden(&mut self, client: &Client, op: Op, range: &Range<u64>) -> Result<()> {
-        let (offset, length) = self.bytes(client, range);
+    fn forbidden(&mut self, session: &Session, op: Op, range: &Range<u64>) -> Result<()> {
+        let (offset, length) = self.bytes(session, range);
         let data = if op == Op::Write { vec![0xdd; length as usize] } else { Vec::new() };
         let nonsense =
             Asked::Nonsense { what: "write to a read-only export", expected: ErrorCode::Eperm };
-        self.begin(client, nonsense, |connection| {
+        self.begin(session, nonsense, |connection| {
             connection.send(command_of(op), CommandFlags::empty(), offset, length, &data)
         })
     }
@@ -207,13 +211,13 @@ impl Requests {
     /// A flag that the export does not announce is refused, whatever its device can do by now.
     fn fast_zeroes_not_offered(
         &mut self,
-        client: &Client,
+        session: &Session,
         flags: CommandFlags,
         range: &Range<u64>,
     ) -> Result<()> {
-        let (offset, length) = self.bytes(client, range);
+        let (offset, length) = self.bytes(session, range);
         let what = "fast zeroes that are not offered";
-        self.expect_refusal(client, what, ErrorCode::Einval, |raw| {
+        self.expect_refusal(session, what, ErrorCode::Einval, |raw| {
             raw.command = Command::WriteZeroes.wire();
             (raw.flags, raw.offset, raw.length) = (flags.bits(), offset, length);
         })
@@ -221,7 +225,7 @@ impl Requests {
 
     fn begin(
         &mut self,
-        client: &Client,
+        session: &Session,
         asked: Asked,
         send: impl FnOnce(&mut Connection<Wire>) -> Result<u64>,
     ) -> Result<()> {
@@ -231,77 +235,80 @@ impl Requests {
                 Ok(())
             }
             Err(error) => {
-                forget(client, asked);
+                forget(session, asked);
                 Err(error)
             }
         }
     }
 
-    fn io_flags(&mut self, client: &mut Client, op: Op) -> (BioFlags, CommandFlags) {
+    fn io_flags(&mut self, session: &mut Session, op: Op) -> (BioFlags, CommandFlags) {
         let (mut flags, mut wire) = (BioFlags::empty(), CommandFlags::empty());
-        let fua = client.mix().fua;
-        let fua = matches!(op, Op::Write | Op::WriteZeroes) && client.chance(fua);
+        let fua = session.mix().fua;
+        let fua = matches!(op, Op::Write | Op::WriteZeroes) && session.chance(fua);
         flags.set(BioFlags::FUA, fua);
         wire.set(CommandFlags::FUA, fua);
         if op == Op::WriteZeroes {
-            let (no_hole, fast) = (client.rng.bool(), client.chance(20));
+            let (no_hole, fast) = (session.rng.bool(), session.chance(20));
             flags.set(BioFlags::NOUNMAP, no_hole);
             wire.set(CommandFlags::NO_HOLE, no_hole);
             flags.set(BioFlags::FAST_ZERO, fast);
             wire.set(CommandFlags::FAST_ZERO, fast);
         }
         let structured = self.style() != ReplyStyle::Simple;
-        wire.set(CommandFlags::DF, op == Op::Read && structured && client.chance(20));
+        wire.set(CommandFlags::DF, op == Op::Read && structured && session.chance(20));
         (flags, wire)
     }
 
-    fn send_status(&mut self, client: &mut Client) -> Result<()> {
-        let range = self.range(client, u64::MAX);
-        let one = client.rng.bool();
-        let Some(_) = client.run.progress.begin() else { return Ok(()) };
-        let (offset, length) = self.bytes(client, &range);
-        if !client.has_context {
+    fn send_status(&mut self, session: &mut Session) -> Result<()> {
+        let range = self.range(session, u64::MAX);
+        let one = session.rng.bool();
+        let Some(_) = session.run.progress.begin() else { return Ok(()) };
+        let (offset, length) = self.bytes(session, &range);
+        if !session.has_context {
             let what = "block status without a context";
-            return self.expect_refusal(client, what, ErrorCode::Einval, |raw| {
+            return self.expect_refusal(session, what, ErrorCode::Einval, |raw| {
                 (raw.command, raw.offset, raw.length) =
                     (Command::BlockStatus.wire(), offset, length);
             });
         }
-        let mut oracles = client.run.oracles.borrow_mut();
-        let read = keeps(self.target(client).device_kind)
+        let mut oracles = session.run.oracles.borrow_mut();
+        let read = self
+            .target(session)
+            .device_kind
+            .holds_data()
             .then(|| oracles[self.target].read_begins(range.clone()));
         drop(oracles);
         let flags = if one { CommandFlags::REQ_ONE } else { CommandFlags::empty() };
         let asked = Asked::Status { target: self.target, range, read, one };
-        self.begin(client, asked, |connection| {
+        self.begin(session, asked, |connection| {
             connection.send(Command::BlockStatus, flags, offset, length, &[])
         })
     }
 
-    fn send_cache(&mut self, client: &mut Client) -> Result<()> {
-        let range = self.range(client, u64::MAX);
-        let Some(_) = client.run.progress.begin() else { return Ok(()) };
-        let (offset, length) = self.bytes(client, &range);
-        self.begin(client, Asked::Cache, |connection| {
+    fn send_cache(&mut self, session: &mut Session) -> Result<()> {
+        let range = self.range(session, u64::MAX);
+        let Some(_) = session.run.progress.begin() else { return Ok(()) };
+        let (offset, length) = self.bytes(session, &range);
+        self.begin(session, Asked::Cache, |connection| {
             connection.send(Command::Cache, CommandFlags::empty(), offset, length, &[])
         })
     }
 
     /// What must be refused, and by which error.
-    fn send_nonsense(&mut self, client: &mut Client) -> Result<()> {
-        let Some(_) = client.run.progress.begin() else { return Ok(()) };
+    fn send_nonsense(&mut self, session: &mut Session) -> Result<()> {
+        let Some(_) = session.run.progress.begin() else { return Ok(()) };
         let end = self.device_sectors * SECTOR;
-        let block = self.target(client).block * SECTOR;
+        let block = self.target(session).block * SECTOR;
         let read = Command::Read.wire();
-        let (what, expected) = match client.rng.u32(0..6) {
+        let (what, expected) = match session.rng.u32(0..6) {
             0 => ("read beyond the end", ErrorCode::Einval),
             1 => ("read of nothing", ErrorCode::Einval),
             2 => ("unknown command", ErrorCode::Einval),
             3 => ("unknown flag", ErrorCode::Einval),
             4 => ("flush of a range", ErrorCode::Einval),
-            _ => return self.write_beyond(client, end, block),
+            _ => return self.write_beyond(session, end, block),
         };
-        self.expect_refusal(client, what, expected, |raw| {
+        self.expect_refusal(session, what, expected, |raw| {
             (raw.command, raw.offset, raw.length) = (read, 0, block);
             match what {
                 "read beyond the end" => raw.offset = end,
@@ -313,11 +320,11 @@ impl Requests {
         })
     }
 
-    fn write_beyond(&mut self, client: &mut Client, end: u64, block: u64) -> Result<()> {
+    fn write_beyond(&mut self, session: &mut Session, end: u64, block: u64) -> Result<()> {
         let expected = if self.read_only { ErrorCode::Eperm } else { ErrorCode::Enospc };
         let data = vec![0xcc; 2 * block as usize];
         let nonsense = Asked::Nonsense { what: "write beyond the end", expected };
-        self.begin(client, nonsense, |connection| {
+        self.begin(session, nonsense, |connection| {
             let flags = CommandFlags::empty();
             connection.send(Command::Write, flags, end - block, 2 * block, &data)
         })
@@ -325,7 +332,7 @@ impl Requests {
 
     fn expect_refusal(
         &mut self,
-        client: &Client,
+        session: &Session,
         what: &'static str,
         expected: ErrorCode,
         change: impl FnOnce(&mut RawRequest),
@@ -333,7 +340,7 @@ impl Requests {
         self.raw += 1;
         let mut raw = RawRequest { flags: 0, command: 0, cookie: self.raw, offset: 0, length: 0 };
         change(&mut raw);
-        self.begin(client, Asked::Nonsense { what, expected }, |connection| {
+        self.begin(session, Asked::Nonsense { what, expected }, |connection| {
             // The reply is an error, whatever the command was.
             connection.send_raw(Command::Flush, &raw, &[]).map(|()| raw.cookie)
         })
@@ -350,9 +357,9 @@ impl Requests {
     // --- receiving
 
     /// Take the replies that have begun to arrive.
-    pub(super) fn receive_ready(&mut self, client: &mut Client) -> Result<()> {
+    pub(super) fn receive_ready(&mut self, session: &mut Session) -> Result<()> {
         while !self.open.is_empty() && self.wire().take_arrived() {
-            self.receive(client)?;
+            self.receive(session)?;
         }
         Ok(())
     }
@@ -360,47 +367,47 @@ impl Requests {
     /// Wait for replies until so many requests are open.
     pub(super) fn receive_while_more_than(
         &mut self,
-        client: &mut Client,
+        session: &mut Session,
         keep: usize,
     ) -> Result<()> {
         while self.open.len() > keep {
-            self.receive(client)?;
+            self.receive(session)?;
         }
         Ok(())
     }
 
     /// Read until the server has closed; what is left of requests may be answered before.
-    pub(super) fn receive_end(&mut self, client: &mut Client) -> Result<()> {
+    pub(super) fn receive_end(&mut self, session: &mut Session) -> Result<()> {
         while !self.open.is_empty() {
-            self.receive(client)?;
+            self.receive(session)?;
         }
         let mut rest = Vec::new();
         self.wire().read_to_end(&mut rest)?;
         if !rest.is_empty() {
-            client.fail(&format!("{} bytes came that nobody asked for", rest.len()));
+            session.fail(&format!("{} bytes came that nobody asked for", rest.len()));
         }
         Ok(())
     }
 
-    fn receive(&mut self, client: &mut Client) -> Result<()> {
+    fn receive(&mut self, session: &mut Session) -> Result<()> {
         let reply = self.connection().receive()?;
         let asked = self.open.remove(&reply.cookie);
         let asked = asked.expect("the protocol's client knows each cookie");
         match asked {
-            Asked::Io { number, io, bio, flags } => ended(client, number, io, bio, flags, reply),
+            Asked::Io { number, io, bio, flags } => ended(session, number, io, bio, flags, reply),
             Asked::Status { target, range, read, one } => {
-                status_told(client, target, &range, read, one, reply)
+                status_told(session, target, &range, read, one, reply)
             }
             Asked::Cache => {
-                client.count("cache");
+                session.count("cache");
                 Ok(())
             }
             Asked::Nonsense { what, expected } => {
                 let code = reply.error.as_ref().map(|(code, _)| *code);
                 if code != Some(expected.wire()) {
-                    client.fail(&format!("{what}: {:?} and not {expected:?}", reply.error));
+                    session.fail(&format!("{what}: {:?} and not {expected:?}", reply.error));
                 }
-                client.count(what);
+                session.count(what);
                 Ok(())
             }
         }
@@ -418,11 +425,11 @@ fn command_of(op: Op) -> Command {
 }
 
 /// Nobody learns how it ends.
-fn forget(client: &Client, asked: Asked) {
+fn forget(session: &Session, asked: Asked) {
     match asked {
-        Asked::Io { io, .. } => client.start.orphans.borrow_mut().push(io),
+        Asked::Io { io, .. } => session.start.orphans.borrow_mut().push(io),
         Asked::Status { target, read: Some(read), .. } => {
-            client.run.oracles.borrow_mut()[target].read_failed(read);
+            session.run.oracles.borrow_mut()[target].read_failed(read);
         }
         Asked::Status { .. } | Asked::Cache | Asked::Nonsense { .. } => {}
     }
@@ -434,7 +441,7 @@ fn broken(what: impl Into<String>) -> ClientError {
 
 /// The reply to an I/O.
 fn ended(
-    client: &Client,
+    session: &Session,
     number: u64,
     io: Io,
     mut bio: Box<Bio>,
@@ -455,25 +462,25 @@ fn ended(
     if read {
         bio.fill_data_from(&reply.data);
         let holes = reply.content.iter().filter(|(_, _, hole)| *hole).count();
-        client.run.counts.borrow_mut().add("nbd: hole in a read", holes as u64);
+        session.run.counts.borrow_mut().add("nbd: hole in a read", holes as u64);
     }
     if read && flags.contains(CommandFlags::DF) && reply.content.len() != 1 {
         return Err(broken(format!("{} chunks where one was asked for", reply.content.len())));
     }
-    client.run.end_io(number, io, &bio);
+    session.run.end_io(number, io, &bio);
     Ok(())
 }
 
 /// The reply to a block status request.
 fn status_told(
-    client: &Client,
+    session: &Session,
     target: usize,
     range: &Range<u64>,
     read: Option<ReadId>,
     one: bool,
     reply: Reply,
 ) -> Result<()> {
-    client.run.admit_losses();
+    session.run.admit_losses();
     if let Some(error) = reply.error {
         return Err(broken(format!("block status failed: {error:?}")));
     }
@@ -485,14 +492,14 @@ fn status_told(
     if one && (extents.len() != 1 || total > length) {
         return Err(broken(format!("{extents:?} where one extent was asked for")));
     }
-    client.count("block status told");
+    session.count("block status told");
     let Some(read) = read else { return Ok(()) };
     let zeroes = zeroes(range, extents);
-    client.run.counts.borrow_mut().add("nbd: hole in a status", zeroes.len() as u64);
-    let told = client.run.oracles.borrow_mut()[target].read_tells_zeroes(read, &zeroes);
-    if let (Err(violation), false) = (told, client.run.off.get()) {
-        let name = &client.run.plan.targets[target].name;
-        client.fail(&format!("block status of {name} says that there are zeroes: {violation}"));
+    session.run.counts.borrow_mut().add("nbd: hole in a status", zeroes.len() as u64);
+    let told = session.run.oracles.borrow_mut()[target].read_tells_zeroes(read, &zeroes);
+    if let (Err(violation), false) = (told, session.run.off.get()) {
+        let name = &session.run.plan.targets[target].name;
+        session.fail(&format!("block status of {name} says that there are zeroes: {violation}"));
     }
     Ok(())
 }
