@@ -426,7 +426,8 @@ impl Disk {
     }
 }
 
-/// The effect that an operation in flight would have, within a disk of `size` bytes. Takes its data.
+/// The effect that an operation in flight would have, within a disk of `size` bytes. Takes its
+/// data.
 fn entry_of(op: &mut DiskOp, size: u64) -> Option<Entry> {
     let (offset, data, length) = match op {
         DiskOp::Write { offset, data, .. } => {

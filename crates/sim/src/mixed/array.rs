@@ -7,8 +7,10 @@
 //!   again.
 
 use super::redundancy::{DiskCondition, has_hurt_spare, parity_fits, safe_roles};
-use super::run::{Operator, Run, Started, one};
+use super::run::Run;
+use super::started::Started;
 use crate::disk::Disk;
+use crate::stack::one;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, IoBuf, Sector, Status};
@@ -41,9 +43,14 @@ impl Admin {
     /// That of the array of the plan, if it has one.
     pub(super) fn new(run: &Rc<Run>, start: &Rc<Started>) -> Option<Self> {
         let parity = run.plan.targets.iter().find_map(|target| target.redundancy)?.parity;
-        let array = start.stack.devices().iter().find_map(|live| live.array.clone())?;
+        let array = start.stack().devices().iter().find_map(|live| live.array.clone())?;
         let locks = LockCounters::new(run.world.clock());
         Some(Admin { run: run.clone(), start: start.clone(), array, parity, locks })
+    }
+
+    /// The start whose array it is.
+    pub(super) fn start(&self) -> &Rc<Started> {
+        &self.start
     }
 
     pub(super) fn status(&self) -> Arc<ArrayStatus> {
@@ -200,7 +207,7 @@ impl Admin {
 
     /// Make it a disk that was never a member. False if it does not take that.
     fn wipe(&self, disk: usize) -> bool {
-        let mut cx = self.start.set.context(self.run.world.ring());
+        let mut cx = self.start.context(&self.run.world);
         let Ok(index) = cx.open(&self.start.device(&Self::name(disk))) else { return false };
         let mut bio = Bio::write(Sector(SUPERBLOCK.0), IoBuf::zeroed(SUPERBLOCK.1 * 512));
         bio.flags |= BioFlags::FUA;
@@ -209,7 +216,7 @@ impl Admin {
     }
 
     /// Bring everything back, and wait until nothing is missing.
-    fn heal_all(&self) -> bool {
+    pub(super) fn heal_all(&self) -> bool {
         for disk in 0..self.run.world.disks() {
             if self.is_over() {
                 return false;
@@ -225,7 +232,7 @@ impl Admin {
     }
 
     /// Parity fits everywhere.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let mut checked = self.order("check", Command::Sync(SyncAction::Check));
         while checked.is_err() && self.wait_until_settled() {
             let status = self.status();
@@ -251,7 +258,7 @@ impl Admin {
     }
 
     /// As many members fail as may. Their disks.
-    fn degrade(&self, rng: &mut Rng) -> Vec<usize> {
+    pub(super) fn degrade(&self, rng: &mut Rng) -> Vec<usize> {
         let mut failed = Vec::new();
         let disks = self.run.world.disks();
         let first = rng.u64(0..disks as u64) as usize;
@@ -264,34 +271,10 @@ impl Admin {
         }
         failed
     }
-}
 
-impl Operator {
-    /// One member fails, which is on record when this returns.
-    pub(super) fn degrade(&mut self, start: &Rc<Started>) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
-        self.run.health.hurt(disk);
-        if let Err(why) = admin.order("fail", Command::Fail(Admin::name(disk))) {
-            self.run.world.fail(format!("a member cannot be failed: {why}"));
-        }
-    }
-
-    /// Bits of the bitmap that were set when the array was made are cleared, so that what is
-    /// written next has to set them. If `is_settled`, nothing has to be synchronised, either.
-    pub(super) fn await_empty_bitmap(&self, start: &Rc<Started>, is_settled: bool) {
-        let is_empty =
-            |status: &ArrayStatus| status.bitmap.is_none_or(|bitmap| bitmap.pages_used == 0);
-        if let Some(admin) = Admin::new(&self.run, start) {
-            admin.wait("an empty bitmap", is_empty);
-            _ = is_settled && admin.wait_until_settled();
-        }
-    }
-
-    /// Which ways of writing stripes there were.
-    pub(super) fn count_stripes(&self, start: &Rc<Started>) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        let counts = admin.array.counts();
+    /// Counts the ways of writing stripes that there were.
+    pub(super) fn count_stripes(&self) {
+        let counts = self.array.counts();
         let mut all = self.run.counts.borrow_mut();
         all.add("stripe: read-modify-write", counts.rmw);
         all.add("stripe: reconstruct-write", counts.rcw);
@@ -299,63 +282,4 @@ impl Operator {
         all.add("stripe: bitmap", counts.marked);
         all.add("stripe: partial parity log", counts.logged);
     }
-
-    /// Examines an array that lost its power: once it is synchronised parity fits, and without as
-    /// many members as it may lose it holds the same.
-    pub(super) fn examine_cut(&mut self, start: &Rc<Started>) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        if admin.wait_until_settled() {
-            admin.check();
-            let failed = admin.degrade(&mut self.rng);
-            self.run
-                .counts
-                .borrow_mut()
-                .add("array: compared without members", failed.len() as u64);
-            self.compare(start);
-        }
-    }
-
-    /// Examines an array with no load on it: it becomes whole, parity fits, and without as many
-    /// members as it may lose it holds the same.
-    pub(super) fn examine(&mut self, start: &Rc<Started>) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        if !admin.wait_until_settled() || !admin.heal_all() {
-            return;
-        }
-        // A disk that vanished is not back before the next start.
-        if admin.status().degraded() == 0 {
-            admin.check();
-        }
-        let failed = admin.degrade(&mut self.rng);
-        self.run.counts.borrow_mut().add("array: compared without members", failed.len() as u64);
-        self.compare(start);
-        failed.iter().for_each(|disk| admin.heal(*disk));
-        admin.wait_until_settled();
-    }
 }
-
-impl Run {
-    /// An array lacked a member when the power went: what that held is spoilt where others were
-    /// being written, unless a log was kept, which saves what was not itself being written.
-    pub(super) fn admit_write_hole(&self, target: usize) {
-        let Some(of) = self.plan.targets[target].redundancy else { return };
-        let oracle = &mut self.oracles.borrow_mut()[target];
-        let row = of.chunk * of.data;
-        let blocks = 0..oracle.sectors().div_ceil(BLOCK);
-        let open: Vec<u64> =
-            blocks.map(|block| block * BLOCK).filter(|at| oracle.is_open(*at, BLOCK)).collect();
-        for at in open {
-            if of.logged {
-                oracle.permit_anything(at, BLOCK);
-                continue;
-            }
-            let in_row = at % row % of.chunk;
-            for chunk in 0..of.data {
-                oracle.permit_anything(at - at % row + chunk * of.chunk + in_row, BLOCK);
-            }
-        }
-    }
-}
-
-/// Sectors of a stripe's block.
-const BLOCK: u64 = 8;

@@ -2,137 +2,108 @@
 //! again while it is.
 
 use super::array::SUPERBLOCK;
-use super::nbd::Served;
+use super::compare::compare;
 use super::plan::{DeviceKind, stack_file};
 use super::records::Records;
-use super::run::{Operator, Run, Started, fresh};
+use super::run::{Run, fresh};
+use super::shutdown::end;
+use super::started::Started;
 use crate::stack;
 use drystone_core::clock::Ns;
 use drystone_stack::live::LiveStack;
-use std::cell::{Cell, RefCell};
+use fastrand::Rng;
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// Until then a power cut comes that comes while an array is started.
 const STORM_NS: Ns = 30_000_000;
 
-impl Operator {
-    /// Start the stack; compare everything if it is not the first time. That of an array is now and
-    /// then cut off, and begins again.
-    pub(super) fn start(&mut self, compare: bool) -> Option<Rc<Started>> {
-        loop {
-            let was_hurt = self.run.health.was_hurt();
-            let storm =
-                (compare && self.run.has_array() && self.rng.u32(0..4) == 0).then(|| self.gather());
-            let started = self.start_once(compare, was_hurt);
-            storm.inspect(|storm| storm.set(false));
-            if !self.run.off.get() {
-                return started;
-            }
-            let is_hurt = started.as_ref().is_some_and(|start| is_hurt(&self.run, &start.stack));
-            self.run.health.set_was_hurt(was_hurt || is_hurt);
-            if let Some(start) = started {
-                start.stack.stop();
-                self.end(start);
-            }
-            if self.run.world.failure().is_some() {
-                return None;
-            }
+/// Start the stack; compare everything if it is started `again`. That of an array is now and
+/// then cut off, and begins again.
+pub(super) fn start_stack(run: &Rc<Run>, rng: &mut Rng, again: bool) -> Option<Rc<Started>> {
+    loop {
+        let was_hurt = run.health.was_hurt();
+        let storm = (again && run.has_array() && rng.u32(0..4) == 0).then(|| gather(run, rng));
+        let started = start_once(run, again, was_hurt);
+        storm.inspect(|storm| storm.set(false));
+        if !run.off.get() {
+            return started;
+        }
+        let is_hurt = started.as_ref().is_some_and(|start| is_hurt(run, start.stack()));
+        run.health.set_was_hurt(was_hurt || is_hurt);
+        if let Some(start) = started {
+            start.stack().stop();
+            end(run, start);
+        }
+        if run.world.failure().is_some() {
+            return None;
         }
     }
+}
 
-    /// A power cut will come, unless it is told not to before.
-    fn gather(&mut self) -> Rc<Cell<bool>> {
-        let is_coming = Rc::new(Cell::new(true));
-        let (run, there, ns) = (self.run.clone(), is_coming.clone(), self.rng.u64(0..STORM_NS));
-        self.run.world.spawn("storm", move || {
-            run.world.sleep(ns);
-            if there.get() && run.world.failure().is_none() {
-                run.counts.borrow_mut().add("power cut while a stack starts", 1);
-                run.power_off(false);
-            }
+/// A power cut will come, unless it is told not to before.
+fn gather(run: &Rc<Run>, rng: &mut Rng) -> Rc<Cell<bool>> {
+    let is_coming = Rc::new(Cell::new(true));
+    let (there, ns) = (is_coming.clone(), rng.u64(0..STORM_NS));
+    let run = run.clone();
+    run.world.clone().spawn("storm", move || {
+        run.world.sleep(ns);
+        if there.get() && run.world.failure().is_none() {
+            run.counts.borrow_mut().add("power cut while a stack starts", 1);
+            run.power_off(false);
+        }
+    });
+    is_coming
+}
+
+/// One start, which a power cut may end: then there is none, or `off` is set.
+pub(super) fn start_once(run: &Rc<Run>, again: bool, was_hurt: bool) -> Option<Rc<Started>> {
+    switch_on(run);
+    let mut records = (again && run.has_array()).then(|| Records::read(run));
+    let stack = match open_or_force(run, was_hurt) {
+        Ok(stack) => stack,
+        Err(_) if run.off.get() => return None,
+        Err(report) => {
+            run.world.fail(format!("the stack does not start: {report}"));
+            return None;
+        }
+    };
+    records.iter_mut().for_each(|records| records.opened(run));
+    let start = Started::new(run, stack);
+    if again {
+        forget(run);
+        compare(run, &start);
+        // Force may have to take an old member where the power went before all superblocks were
+        // read.
+        let is_on = !run.off.get();
+        records.filter(|_| is_on).inspect(|records| records.judge(run, &start));
+    }
+    Some(start)
+}
+
+/// Disks have their power, and no faults.
+fn switch_on(run: &Run) {
+    run.off.set(false);
+    *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
+    for disk in 0..run.world.disks() {
+        run.world.disk(disk, |disk| {
+            disk.power_on();
+            *disk.faults() = Default::default();
         });
-        is_coming
+        run.replace_cut_off(disk);
     }
-
-    pub(super) fn start_once(&mut self, compare: bool, was_hurt: bool) -> Option<Rc<Started>> {
-        let run = &self.run;
-        run.off.set(false);
-        *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
-        for disk in 0..run.world.disks() {
-            run.world.disk(disk, |disk| {
-                disk.power_on();
-                *disk.faults() = Default::default();
-            });
-            run.replace_cut_off(disk);
-        }
-        run.health.heal_all();
-        run.faults.count_anew();
-        run.world.note(|| "the stack is started".to_owned());
-        run.counts.borrow_mut().add("start", 1);
-        let mut records = (compare && run.has_array()).then(|| Records::read(run));
-        let stack = match open_or_force(run, was_hurt) {
-            Ok(stack) => stack,
-            Err(_) if run.off.get() => return None,
-            Err(report) => {
-                run.world.fail(format!("the stack does not start: {report}"));
-                return None;
-            }
-        };
-        records.iter_mut().for_each(|records| records.opened(run));
-        let start = run.started(stack);
-        if compare {
-            self.forget();
-            self.compare(&start);
-            // Force may have to take an old member where the power went before all superblocks were
-            // read.
-            let is_on = !self.run.off.get();
-            records.filter(|_| is_on).inspect(|records| records.judge(&self.run, &start));
-        }
-        Some(start)
-    }
-
-    /// Devices in memory have lost their data.
-    fn forget(&self) {
-        let mut oracles = self.run.oracles.borrow_mut();
-        for (number, target) in self.run.plan.targets.iter().enumerate() {
-            if target.device_kind == DeviceKind::Forgets {
-                oracles[number] = fresh(&self.run.plan, number);
-            }
-        }
-    }
+    run.health.heal_all();
+    run.faults.count_anew();
+    run.world.note(|| "the stack is started".to_owned());
+    run.counts.borrow_mut().add("start", 1);
 }
 
-impl Run {
-    /// A stack that was opened begins to run.
-    pub(super) fn started(&self, stack: LiveStack) -> Rc<Started> {
-        let groups = super::control::make_groups(&stack);
-        count_schedulers(self, &stack);
-        let set = stack.contexts().clone();
-        Rc::new(Started {
-            stack,
-            set,
-            handles: RefCell::default(),
-            groups: RefCell::new(groups),
-            loads: Cell::new(0),
-            controls: Cell::new(0),
-            served: Served::default(),
-            orphans: RefCell::default(),
-            limit: Cell::new(0),
-        })
-    }
-
-    pub(super) fn has_array(&self) -> bool {
-        self.plan.targets.iter().any(|target| target.redundancy.is_some())
-    }
-}
-
-fn count_schedulers(run: &Run, stack: &LiveStack) {
-    for live in stack.devices() {
-        let attribute = live.device.attribute("queue/scheduler").unwrap_or_default();
-        for name in ["none", "mq-deadline"] {
-            if attribute.contains(&format!("[{name}]")) {
-                run.counts.borrow_mut().add(&format!("scheduler {name}"), 1);
-            }
+/// Devices in memory have lost their data.
+fn forget(run: &Run) {
+    let mut oracles = run.oracles.borrow_mut();
+    for (number, target) in run.plan.targets.iter().enumerate() {
+        if target.device_kind == DeviceKind::Forgets {
+            oracles[number] = fresh(&run.plan, number);
         }
     }
 }

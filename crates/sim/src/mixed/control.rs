@@ -3,16 +3,17 @@
 
 use super::flushes::Outcome;
 use super::plan::{FaultPlan, Target};
-use super::run::{Run, Started, one};
+use super::run::Run;
+use super::started::{PATHS, Started};
+use crate::stack::one;
 use drystone_core::context::PollMode;
 use drystone_core::{Bio, IoBuf, Op, Sector, Status};
-use drystone_stack::live::{LiveRuntime, LiveStack};
+use drystone_stack::live::LiveRuntime;
 use drystone_stack::runtime::{Change, Runtime};
 use drystone_throttle as throttle;
 use fastrand::Rng;
 use std::rc::Rc;
 
-const PATHS: [&str; 4] = ["a", "a/b", "c", "t"];
 /// Bytes and I/Os a second: none so small that a bio waits for minutes.
 const RATES: [Option<u64>; 6] =
     [None, None, Some(2_000), Some(1_000_000), Some(50_000_000), Some(u64::MAX)];
@@ -35,12 +36,6 @@ const SUSPENDED_NS: u64 = 3_000_000;
 const USED_SECTORS: u64 = 600;
 const WITHIN_NS: u64 = 2_000_000_000;
 
-/// The groups that a start has; their numbers.
-pub(super) fn make_groups(stack: &LiveStack) -> Vec<u32> {
-    let made = PATHS[..3].iter().filter_map(|path| stack.groups().create(path).ok());
-    made.map(|group| group.id().as_u32()).collect()
-}
-
 /// The fiber that makes the changes.
 pub(super) struct Control {
     pub(super) run: Rc<Run>,
@@ -54,7 +49,7 @@ pub(super) struct Control {
 impl Control {
     pub(super) fn new(run: Rc<Run>, start: Rc<Started>, seed: u64) -> Self {
         let world = run.world.clone();
-        let runtime = start.stack.runtime(Box::new(move |ns| world.sleep(ns)));
+        let runtime = start.stack().runtime(Box::new(move |ns| world.sleep(ns)));
         Control { run, start, rng: Rng::with_seed(seed), runtime, made: 0 }
     }
 
@@ -69,7 +64,7 @@ impl Control {
             // Faults may refuse it.
             let reloads = |run: &Run| run.counts.borrow().get("reload");
             for _ in 0..8 {
-                if reloads(&self.run) == 0 && self.run.goes_on(&self.start) {
+                if reloads(&self.run) == 0 && self.start.goes_on(&self.run) {
                     self.reload();
                 }
             }
@@ -80,16 +75,15 @@ impl Control {
         }
         for change in 1..=changes {
             let at = begin + share * change / (changes + 1);
-            self.run.wait_for(at, &self.start);
-            if !self.run.goes_on(&self.start) {
+            self.start.wait_for(&self.run, at);
+            if !self.start.goes_on(&self.run) {
                 break;
             }
             self.change();
         }
         self.calm();
-        let controls = self.start.controls.get() - 1;
         drop(self.runtime);
-        self.start.controls.set(controls);
+        self.start.end_control();
     }
 
     pub(super) fn rng(&mut self) -> &mut Rng {
@@ -193,7 +187,7 @@ impl Control {
 
     /// Copy what is at the first place to the second one, and make it durable.
     fn copy(&self, [from, to]: &[(String, u64); 2], sectors: u64) -> bool {
-        let mut cx = self.start.set.context(self.run.world.ring());
+        let mut cx = self.start.context(&self.run.world);
         let mut io = |leaf: &str, bio| match cx.open(&self.start.device(leaf)) {
             Ok(index) => one(&mut cx, index, bio),
             Err(_) => {
@@ -233,7 +227,7 @@ impl Control {
 
     fn switch_polling(&mut self) {
         let mode = PollMode::ALL[self.rng.u64(0..PollMode::ALL.len() as u64) as usize];
-        self.start.stack.poll_switch().set(mode);
+        self.start.stack().poll_switch().set(mode);
         self.count("poll mode");
         if self.run.plan.leaves.iter().any(|leaf| leaf == "n") {
             let value = if self.rng.bool() { "1" } else { "0" };
@@ -266,18 +260,18 @@ impl Control {
             riops: self.rate(),
             wiops: self.rate(),
         };
-        let done = self.start.stack.groups().set_max(path, device, &change);
+        let done = self.start.stack().groups().set_max(path, device, &change);
         self.count(if done.is_ok() { "limit" } else { "limit refused" });
     }
 
     fn group(&mut self) {
-        let (path, groups) = (PATHS[self.rng.u64(0..4) as usize], self.start.stack.groups());
+        let (path, groups) = (PATHS[self.rng.u64(0..4) as usize], self.start.stack().groups());
         if self.rng.u32(0..3) == 0 {
             let done = groups.remove(path).is_ok();
             return self.count(if done { "group removed" } else { "group not removed" });
         }
         if let Ok(group) = groups.create(path) {
-            self.start.groups.borrow_mut().push(group.id().as_u32());
+            self.start.add_group(group.id().as_u32());
             self.count("group created");
         }
     }

@@ -1,9 +1,16 @@
 //! The scenarios `crash` and `raid-crash`: a small stack under load, and all that a power cut may
 //! leave of it.
 
+use super::array::Admin;
+use super::boot::start_stack;
+use super::compare::compare;
+use super::examine::{await_empty_bitmap, degrade, examine, examine_cut};
 use super::health::HealthSnapshot;
+use super::load::spawn_loads;
+use super::maintenance::spawn_maintenance;
 use super::plan::{ArrayEvent, Plan, stack_file};
-use super::run::{Operator, Run, fresh};
+use super::run::{Run, fresh};
+use super::shutdown::{Shutdown, end};
 use crate::counts::Counts;
 use crate::crash::{self, Subject};
 use crate::disk::Disk;
@@ -113,8 +120,8 @@ impl Subject for Volumes {
         let (plan, keep) = (self.plan.clone(), self.keep.clone());
         let run = Run::over(world.clone(), plan, keep, self.oracles());
         *self.run.borrow_mut() = Some(run.clone());
-        let operator = Operator::new(run, self.seed);
-        Box::new(move || operator.work())
+        let rng = Rng::with_seed(self.seed);
+        Box::new(move || work(&run, rng))
     }
 
     fn known(&self) -> Known {
@@ -136,9 +143,9 @@ impl Subject for Volumes {
         if let Some(what) = run.health.restore(known.health) {
             run.counts.borrow_mut().add(&format!("crash: restart, {what} beside writes"), 1);
         }
-        let (operator, met) = (Operator::new(run.clone(), self.seed), self.met.clone());
+        let (rng, met) = (Rng::with_seed(self.seed), self.met.clone());
         Box::new(move || {
-            operator.judge(then_use);
+            judge(&run, rng, then_use);
             met.borrow_mut().add_all(&run.counts.borrow());
         })
     }
@@ -161,37 +168,37 @@ impl Subject for Volumes {
     }
 }
 
-impl Operator {
-    /// One start, until its work is done and durable.
-    fn work(mut self) {
-        let Some(start) = self.start(false) else { return };
-        match self.run.plan.array_event {
-            ArrayEvent::Degraded => self.degrade(&start),
-            array_event => self.await_empty_bitmap(&start, array_event != ArrayEvent::Nothing),
+/// One start, until its work is done and durable.
+fn work(run: &Rc<Run>, mut rng: Rng) {
+    let Some(start) = start_stack(run, &mut rng, false) else { return };
+    if let Some(admin) = Admin::new(run, &start) {
+        match run.plan.array_event {
+            ArrayEvent::Degraded => degrade(&admin, &mut rng),
+            event => await_empty_bitmap(&admin, event != ArrayEvent::Nothing),
         }
-        self.run.counts.borrow_mut().add("stack made", 1);
-        start.limit.set(self.run.plan.ios);
-        self.spawn_maintenance(&start);
-        self.spawn_loads(&start);
-        self.finish_work(&start);
-        self.count_stripes(&start);
-        start.stack.stop();
-        self.end(start);
     }
+    run.counts.borrow_mut().add("stack made", 1);
+    start.set_limit(run.plan.ios);
+    spawn_maintenance(run, &start, &mut rng);
+    spawn_loads(run, &start, &mut rng);
+    Shutdown::new(run, &start).finish_work();
+    Admin::new(run, &start).inspect(Admin::count_stripes);
+    start.stack().stop();
+    end(run, start);
+}
 
-    /// A start after a cut: everything is compared, and, if asked, used and compared again; an
-    /// array is looked at more closely then, too.
-    fn judge(mut self, then_use: bool) {
-        let Some(start) = self.start(true) else { return };
-        self.examine_cut(&start);
-        if then_use && self.run.world.failure().is_none() {
-            start.limit.set(self.run.plan.ios);
-            self.spawn_loads(&start);
-            self.finish_work(&start);
-            self.compare(&start);
-            self.examine(&start);
-        }
-        start.stack.stop();
-        self.end(start);
+/// A start after a cut: everything is compared, and, if asked, used and compared again; an array is
+/// looked at more closely then, too.
+fn judge(run: &Rc<Run>, mut rng: Rng, then_use: bool) {
+    let Some(start) = start_stack(run, &mut rng, true) else { return };
+    Admin::new(run, &start).inspect(|admin| examine_cut(admin, &mut rng));
+    if then_use && run.world.failure().is_none() {
+        start.set_limit(run.plan.ios);
+        spawn_loads(run, &start, &mut rng);
+        Shutdown::new(run, &start).finish_work();
+        compare(run, &start);
+        Admin::new(run, &start).inspect(|admin| examine(admin, &mut rng));
     }
+    start.stack().stop();
+    end(run, start);
 }

@@ -1,187 +1,36 @@
-//! The scenario `raid-metadata`: an array that was stopped in order, of whose members some are
-//! edited before it is started again. It starts with the data that it held, or it is refused and
-//! nothing is changed.
+//! Edits of an array's members: superblocks and bitmaps that are spoilt, older, of another shape,
+//! or not where the others say.
 //!
-//! Invariants:
-//! * What is edited can be noticed: no edit makes another array of equal members, which nothing
-//!   could tell from the one that was there.
-//! * Each round begins with the disks and with the knowledge of what they hold that the stop left.
+//! Invariant: an edit can be noticed. No edit makes another array of equal members, which nothing
+//! could tell from the one that was there.
 
-use super::array::{Admin, SUPERBLOCK};
-use super::plan::{chance, of, stack_file};
+use super::array::SUPERBLOCK;
+use super::plan::of;
 use super::records::superblock;
-use super::run::{Operator, Run, Started};
+use super::run::Run;
 use crate::disk::Disk;
-use crate::oracle::Oracle;
-use crate::stack;
-use drystone_raid::array::Command;
 use drystone_raid::metadata::Uuid;
 use drystone_raid::metadata::bitmap::{BitmapHeader, HEADER_BYTES, STATE_STALE};
 use drystone_raid::metadata::superblock::{DevRole, Features, Superblock};
 use fastrand::Rng;
-use std::rc::Rc;
 
-/// How often the members of a seed are edited.
-const ROUNDS: u32 = 6;
-/// I/Os of a start.
-const USE: u64 = 40;
 const SECTOR: usize = 512;
 
-/// What a round begins with.
-struct Base {
-    disks: Vec<Disk>,
-    oracles: Vec<Oracle>,
+/// See the module's text.
+pub(super) struct Edits<'a> {
+    run: &'a Run,
+    rng: &'a mut Rng,
 }
 
-impl Operator {
-    /// Make an array, use and stop it, and start it on edited members again and again.
-    pub(super) fn operate_on_edited(mut self) {
-        if !self.use_and_stop(false) {
-            return;
-        }
-        let before = self.disks();
-        if !self.use_and_stop(true) {
-            return;
-        }
-        let base = Base { disks: self.disks(), oracles: self.run.oracles.borrow().clone() };
-        for _ in 0..ROUNDS {
-            self.round(&before);
-            if self.run.world.failure().is_some() {
-                return;
-            }
-            self.put_back(&base);
-        }
-    }
-
-    fn disks(&self) -> Vec<Disk> {
-        let world = &self.run.world;
-        (0..world.disks()).map(|disk| world.disk(disk, |disk| disk.clone())).collect()
-    }
-
-    fn put_back(&self, base: &Base) {
-        for (number, disk) in base.disks.iter().enumerate() {
-            self.run.world.disk(number, |own| *own = disk.clone());
-        }
-        self.run.oracles.borrow_mut().clone_from(&base.oracles);
-    }
-
-    /// One start, which ends in order; sometimes a member fails in it. False if something is wrong.
-    fn use_and_stop(&mut self, may_fail: bool) -> bool {
-        let Some(start) = self.start_once(false, false) else { return false };
-        let fails = may_fail && chance(&mut self.rng, 25);
-        if let Some(admin) = Admin::new(&self.run, &start)
-            && admin.wait_until_settled()
-            && fails
-        {
-            let disk = self.rng.u64(0..self.run.world.disks() as u64) as usize;
-            let _ = admin.order("fail", Command::Fail(Admin::name(disk)));
-        }
-        self.work_on(&start);
-        self.end(start);
-        self.run.world.failure().is_none()
-    }
-
-    fn work_on(&mut self, start: &Rc<Started>) {
-        start.limit.set(self.run.progress.begun() + USE);
-        self.spawn_loads(start);
-        self.finish_work(start);
-        if let Some(admin) = Admin::new(&self.run, start) {
-            admin.wait_until_settled();
-        }
-    }
-
-    /// Edit members, start the array, use it, stop it, and start it once more.
-    fn round(&mut self, before: &[Disk]) {
-        self.edit_members(before);
-        let run_too = self.rng.bool();
-        let written = self.written();
-        let Some(start) = self.start_edited(run_too) else { return };
-        self.count("edited: started");
-        self.work_on(&start);
-        self.compare(&start);
-        self.judge_left_out(&start, &written);
-        self.end(start);
-        if self.run.world.failure().is_some() {
-            return;
-        }
-        if let Some(start) = self.start_edited(true) {
-            self.end(start);
-        }
-    }
-
-    fn count(&self, what: &str) {
-        self.run.world.note(|| what.to_owned());
-        self.run.counts.borrow_mut().add(what, 1);
-    }
-
-    /// How often each disk has been written so far.
-    fn written(&self) -> Vec<u64> {
-        let writes = |disk: &mut Disk| {
-            let counts = disk.counts();
-            counts.writes + counts.discards + counts.write_zeroes
-        };
-        (0..self.run.world.disks()).map(|disk| self.run.world.disk(disk, writes)).collect()
-    }
-
-    /// Start it and compare all of it. Nothing if it is refused.
-    fn start_edited(&mut self, run_too: bool) -> Option<Rc<Started>> {
-        self.run.faults.count_anew();
-        let (disks, written) = (self.disks(), self.written());
-        let mut text = stack_file(&self.run.plan.text, &self.run.volumes.borrow());
-        if run_too {
-            text = text.replace("[device.a]\n", "[device.a]\nrun = true\n");
-        }
-        let stack = match stack::open(&self.run.world, text) {
-            Ok(stack) => stack,
-            Err(why) => {
-                self.refused(&why, &disks, &written);
-                return None;
-            }
-        };
-        let start = self.run.started(stack);
-        if start.device("a").info().size_bytes / SECTOR as u64 >= self.run.sectors(0) {
-            self.compare(&start);
-            return Some(start);
-        }
-        self.run.world.fail("the array is smaller than it was");
-        self.end(start);
-        None
-    }
-
-    /// Nothing has changed: that a log can be written is found out by writing again what it holds.
-    fn refused(&self, why: &str, disks: &[Disk], written: &[u64]) {
-        self.count("edited: refused");
-        self.run.world.note(|| format!("refused: {why}"));
-        let has_changed = |disk: &usize| {
-            let now = self.run.world.disk(*disk, |disk| disk.contents());
-            now != disks[*disk].contents()
-        };
-        let now = self.written();
-        let mut written = (0..disks.len()).filter(|disk| now[*disk] != written[*disk]);
-        if let Some(disk) = written.find(has_changed) {
-            self.run.world.fail(format!("the array is refused, and d{disk} has changed: {why}"));
-        }
-    }
-
-    /// Nothing is written to what takes no part.
-    fn judge_left_out(&self, start: &Rc<Started>, written: &[u64]) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        let status = admin.status();
-        for (disk, (before, now)) in written.iter().zip(self.written()).enumerate() {
-            if Admin::state(&status, disk).is_some() {
-                continue;
-            }
-            self.count("edited: a member left out");
-            if *before != now {
-                self.run.world.fail(format!("d{disk} is left out of the array, and is written"));
-            }
-        }
+impl<'a> Edits<'a> {
+    pub(super) fn new(run: &'a Run, rng: &'a mut Rng) -> Self {
+        Edits { run, rng }
     }
 
     /// Edit some members: mostly as many as the array can do without, or one more. Lies about
     /// numbers and roles come alone: with another member missing nothing tells them from the truth.
-    fn edit_members(&mut self, before: &[Disk]) {
-        let run = self.run.clone();
+    pub(super) fn edit_members(&mut self, before: &[Disk]) {
+        let run = self.run;
         let disks = run.world.disks();
         let roll = self.rng.u32(0..10);
         if roll < 2 {
@@ -206,11 +55,7 @@ impl Operator {
 
     /// The most events that a superblock of these disks has.
     fn latest_events(&self, disks: impl Iterator<Item = usize>) -> u64 {
-        disks
-            .filter_map(|disk| superblock(&self.run, disk))
-            .map(|own| own.events)
-            .max()
-            .unwrap_or(0)
+        disks.filter_map(|disk| superblock(self.run, disk)).map(|own| own.events).max().unwrap_or(0)
     }
 
     /// `latest` is the most events of a superblock that is not edited.
@@ -230,7 +75,7 @@ impl Operator {
     /// has heard of more than one event since. What the disk itself held is no witness, nor is a
     /// superblock that is edited.
     fn put_older(&self, disk: usize, before: &Disk, latest: u64) {
-        let run = &self.run;
+        let run = self.run;
         let kept = run.world.disk(disk, |disk| std::mem::replace(disk, before.clone()));
         let events = superblock(run, disk).map_or(0, |own| own.events);
         run.world.note(|| format!("d{disk} of before: events {events}, the others' {latest}"));
@@ -257,8 +102,8 @@ impl Operator {
         may_be_later: bool,
         edit: fn(&mut Superblock, &mut Rng, &Run) -> &'static str,
     ) {
-        let Some(mut own) = superblock(&self.run, disk) else { return };
-        let what = edit(&mut own, &mut self.rng, &self.run);
+        let Some(mut own) = superblock(self.run, disk) else { return };
+        let what = edit(&mut own, self.rng, self.run);
         if may_be_later && self.rng.bool() {
             own.utime += 10;
         }
@@ -271,7 +116,7 @@ impl Operator {
     /// A bitmap that disagrees; it marks nothing that is needed, since the array was stopped in
     /// order.
     fn edit_bitmap(&mut self, disk: usize) {
-        let Some(own) = superblock(&self.run, disk) else { return };
+        let Some(own) = superblock(self.run, disk) else { return };
         let Some(offset) = own.bitmap_offset() else { return };
         let Some(place) = own.super_offset.checked_add_signed(offset.into()) else { return };
         let from = place as usize * SECTOR;
@@ -284,10 +129,15 @@ impl Operator {
             3 => header.sync_size = self.rng.u64(..),
             4 => header.uuid = Uuid([7; 16]),
             5 => header.events_cleared += self.rng.u64(1..1000),
-            _ => header.chunk_bytes = of(&mut self.rng, &[512, 4096, 1 << 20, 1 << 31, 0, 777]),
+            _ => header.chunk_bytes = of(self.rng, &[512, 4096, 1 << 20, 1 << 31, 0, 777]),
         }
         self.run.world.disk(disk, |disk| disk.poke(from as u64, &header.to_bytes()));
         self.count("edited: a bitmap that disagrees");
+    }
+
+    fn count(&self, what: &str) {
+        self.run.world.note(|| what.to_owned());
+        self.run.counts.borrow_mut().add(what, 1);
     }
 }
 
@@ -338,7 +188,7 @@ fn of_another_shape(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static st
     "edited: another size or shape"
 }
 
-/// What it keeps beside its data is somewhere else, or it is in another state.
+/// The metadata beside its data are somewhere else, or it is in another state.
 fn of_other_places(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static str {
     let near = of(rng, &[rng.clone().i32(-40..40), rng.clone().i32(0..8000), rng.clone().i32(..)]);
     match rng.u32(0..7) {

@@ -1,5 +1,6 @@
 //! One I/O of the workload, from the oracle's word that it begins to its word on how it ended.
 
+use super::flushes::Flush;
 use super::plan::{DeviceKind, Target};
 use super::run::Run;
 use crate::oracle::{Ended, FlushId, ReadId, WriteId, fill};
@@ -100,8 +101,67 @@ fn known(
 }
 
 impl Io {
+    /// Note that the I/O begins, of a context with this number.
+    pub(super) fn note_begin(&self, run: &Run, number: u64, context: u64, bio: &Bio) {
+        run.world.digest(number ^ bio.sector.0.rotate_left(32) ^ run.world.now());
+        // A disk sees nothing of what a client has in memory.
+        if run.plan.nbd.is_none() {
+            run.world.memory_of(number, bio.buf().map(|buf| &buf[..]));
+        }
+        run.world.note(|| {
+            let name = &run.plan.targets[self.target].name;
+            let Io { op, range, flags, .. } = self;
+            format!(
+                "I/O {number}: context {context}: {op:?} of {name}, sectors {range:?}, {flags:?}"
+            )
+        });
+    }
+
+    /// The I/O has ended: count and judge it.
+    pub(super) fn complete(self, run: &Run, number: u64, bio: &Bio) {
+        run.progress.end();
+        run.world.digest(number ^ ((bio.status as u64) << 56) ^ run.world.now());
+        run.world.memory_of(number, None);
+        run.world.note(|| format!("I/O {number}: ends: {:?}", bio.status));
+        self.count(run, bio.status);
+        run.admit_losses();
+        let is_flush = self.op == Op::Flush && !run.off.get();
+        if is_flush && let Err(sentence) = self.judge_flush(run, number, bio.status) {
+            run.world.fail(format!("I/O {number}: {sentence}"));
+        }
+        if let Err(sentence) = self.end(run, bio) {
+            run.culprit.set(Some(number));
+            run.world.fail(format!("I/O {number}: {sentence}"));
+        }
+    }
+
+    fn count(&self, run: &Run, status: Status) {
+        let mut counts = run.counts.borrow_mut();
+        counts.add("I/O", 1);
+        counts.add(op_name(self.op), 1);
+        counts.add(run.plan.targets[self.target].kind, 1);
+        for (flag, name) in FLAGS {
+            counts.add(name, u64::from(self.flags.contains(flag)));
+        }
+        counts.add("failed", u64::from(status != Status::Ok));
+        if status == Status::Ok {
+            counts.add(&format!("{} succeeded", op_name(self.op)), 1);
+        }
+    }
+
+    /// Judges the end of a flush that began as number `number`.
+    fn judge_flush(&self, run: &Run, number: u64, status: Status) -> Result<(), &'static str> {
+        let (target, to) = (self.target, &run.plan.targets[self.target]);
+        let [disk] = to.disks[..] else { return Ok(()) };
+        if to.fails || to.device_kind != DeviceKind::Keeps {
+            return Ok(());
+        }
+        let begun = run.progress.begun();
+        run.faults.judge_flush(&Flush { target, disk, number, status, begun })
+    }
+
     /// The I/O has ended: tell the oracle, and hear what is wrong with it.
-    pub(super) fn end(self, run: &Run, bio: &Bio) -> Result<(), String> {
+    fn end(self, run: &Run, bio: &Bio) -> Result<(), String> {
         if run.off.get() {
             // The power is gone: nobody hears of ends any more.
             return Ok(());
@@ -195,6 +255,24 @@ impl Io {
             Status::NotSupported if matches!(self.op, Op::Discard | Op::WriteZeroes) => Ok(()),
             status => wrong(&format!("ended with {status:?}, and nothing has failed")),
         }
+    }
+}
+
+const FLAGS: [(BioFlags, &str); 5] = [
+    (BioFlags::FUA, "FUA"),
+    (BioFlags::PREFLUSH, "PREFLUSH"),
+    (BioFlags::NOWAIT, "NOWAIT"),
+    (BioFlags::POLLED, "POLLED"),
+    (BioFlags::NOUNMAP, "NOUNMAP"),
+];
+
+fn op_name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "write zeroes",
     }
 }
 

@@ -2,7 +2,8 @@
 //! is checked, repaired and changed.
 
 use super::array::Admin;
-use super::run::{Run, Started};
+use super::run::Run;
+use super::started::Started;
 use crate::disk::Faults;
 use drystone_core::clock::Ns;
 use drystone_raid::SyncAction;
@@ -39,20 +40,19 @@ impl Life {
         }
         for _ in 0..self.run.plan.changes {
             self.let_pass(100);
-            if !self.run.goes_on(&self.start) {
+            if !self.start.goes_on(&self.run) {
                 break;
             }
             self.something();
         }
-        let controls = self.start.controls.get() - 1;
         drop(self.admin);
-        self.start.controls.set(controls);
+        self.start.end_control();
     }
 
     /// Until a few more I/Os have begun.
     fn let_pass(&mut self, most: u64) {
         let ahead = self.run.progress.begun() + self.rng.u64(0..most);
-        self.run.wait_for(ahead.min(self.start.limit()), &self.start);
+        self.start.wait_for(&self.run, ahead.min(self.start.limit()));
     }
 
     fn something(&mut self) {

@@ -2,7 +2,8 @@
 
 use super::io::{Io, Wanted};
 use super::plan::Mix;
-use super::run::{Run, Started};
+use super::run::Run;
+use super::started::Started;
 use drystone_core::context::PollMode;
 use drystone_core::op::{Priority, PriorityClass};
 use drystone_core::{BioFlags, BioList, Context, DevIndex, IoBuf, Op};
@@ -26,6 +27,17 @@ pub(super) struct Load {
     /// Where the last I/O ended, by target.
     next: Vec<u64>,
     bios: BioList,
+}
+
+/// Spawn a fiber for each context of the plan.
+pub(super) fn spawn_loads(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
+    start.begin_loads(run.plan.contexts);
+    for number in 0..run.plan.contexts {
+        let (run, start, seed) = (run.clone(), start.clone(), rng.u64(..));
+        run.world.clone().spawn(format!("context {number}"), move || {
+            Load::new(run, start, number, seed).run();
+        });
+    }
 }
 
 impl Load {
@@ -56,9 +68,9 @@ impl Load {
     }
 
     fn open_context(&mut self) {
-        let mut cx = self.start.set.context(self.run.world.ring());
+        let mut cx = self.start.context(&self.run.world);
         if self.rng.bool() {
-            cx.follow_poll_mode(self.start.stack.poll_switch().clone());
+            cx.follow_poll_mode(self.start.stack().poll_switch().clone());
         } else if self.mix().polled > 0 && self.rng.bool() {
             cx.set_poll_mode(PollMode::Adaptive);
         }
@@ -67,13 +79,13 @@ impl Load {
             Ok(devices) => self.devices = devices,
             Err(error) => self.run.world.fail(format!("a device cannot be opened: {error}")),
         }
-        self.start.handles.borrow_mut().push(cx.handle().clone());
+        self.start.add_handle(cx.handle().clone());
         self.cx = Some(cx);
     }
 
     /// Work until this start's share is done, or the power goes.
     pub(super) fn run(mut self) {
-        while self.run.goes_on(&self.start) {
+        while self.start.goes_on(&self.run) {
             self.submit();
             self.rest();
             self.reap();
@@ -83,7 +95,7 @@ impl Load {
         }
         self.drain();
         drop(self.cx.take());
-        self.start.loads.set(self.start.loads.get() - 1);
+        self.start.end_load();
     }
 
     fn drain(&mut self) {
@@ -104,7 +116,7 @@ impl Load {
         let open = std::mem::take(&mut self.open);
         open.keys().for_each(|number| self.run.world.memory_of(*number, None));
         self.run.counts.borrow_mut().add("context dropped", 1);
-        self.start.orphans.borrow_mut().extend(open.into_values());
+        self.start.add_orphans(open.into_values());
         self.open_context();
     }
 
@@ -135,7 +147,7 @@ impl Load {
         let buffer = self.buffers.pop();
         let (io, mut bio) = wanted.begin(&self.run, buffer);
         (bio.user_data, bio.priority, bio.group) = (number, priority, group);
-        self.run.note_begin(number, self.number, &io, &bio);
+        io.note_begin(&self.run, number, self.number, &bio);
         self.open.insert(number, io);
         self.bios.push(bio);
     }
@@ -216,7 +228,7 @@ impl Load {
     }
 
     fn group(&mut self) -> u32 {
-        let groups = self.start.groups.borrow();
+        let groups = self.start.groups();
         if !self.run.plan.mix.groups || groups.is_empty() {
             return 0;
         }
@@ -261,7 +273,7 @@ impl Load {
                 self.run.world.fail(format!("I/O {number} ended twice, or was never begun"));
                 return;
             };
-            self.run.end_io(number, io, &bio);
+            io.complete(&self.run, number, &bio);
             if self.buffers.len() < BUFFERS
                 && let Some(buf) = bio.take_buf()
             {

@@ -3,7 +3,8 @@
 
 use super::array::Admin;
 use super::plan::ArrayEvent;
-use super::run::{Operator, Run, Started};
+use super::run::Run;
+use super::started::Started;
 use drystone_core::clock::Ns;
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayState, ArrayStatus, Command, DiskState};
@@ -25,16 +26,14 @@ struct Maintenance {
     rng: Rng,
 }
 
-impl Operator {
-    /// Have happen what the plan says, if it is about an array.
-    pub(super) fn spawn_maintenance(&mut self, start: &Rc<Started>) {
-        let Some(admin) = Admin::new(&self.run, start) else { return };
-        let (run, rng) = (self.run.clone(), Rng::with_seed(self.rng.u64(..)));
-        let (world, start) = (run.world.clone(), start.clone());
-        start.controls.set(1);
-        let maintenance = Maintenance { run, start, admin, rng };
-        world.spawn("maintenance", move || maintenance.run());
-    }
+/// Spawn the fiber that has happen what the plan says, if it is about an array.
+pub(super) fn spawn_maintenance(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
+    let Some(admin) = Admin::new(run, start) else { return };
+    let (run, rng) = (run.clone(), Rng::with_seed(rng.u64(..)));
+    let (world, start) = (run.world.clone(), start.clone());
+    start.begin_control();
+    let maintenance = Maintenance { run, start, admin, rng };
+    world.spawn("maintenance", move || maintenance.run());
 }
 
 impl Maintenance {
@@ -48,15 +47,14 @@ impl Maintenance {
             ArrayEvent::Repair => self.synchronise("repaired", SyncAction::Repair),
             ArrayEvent::Copied => self.copy(),
         }
-        let controls = self.start.controls.get() - 1;
         drop(self.admin);
-        self.start.controls.set(controls);
+        self.start.end_control();
     }
 
     /// A share of the I/Os is begun first: so many quarters.
     fn let_pass(&mut self, quarters: u64) {
         let ahead = self.run.progress.begun() + self.run.plan.ios * quarters / 4;
-        self.run.wait_for(ahead.min(self.start.limit()), &self.start);
+        self.start.wait_for(&self.run, ahead.min(self.start.limit()));
     }
 
     /// One of the members, which counts as hurt from now on.
@@ -78,7 +76,7 @@ impl Maintenance {
         let quarters = self.rng.u64(0..3);
         self.let_pass(quarters);
         // A write of data is to meet it first, not the record that the array is dirty.
-        while self.admin.status().state != ArrayState::Active && self.run.goes_on(&self.start) {
+        while self.admin.status().state != ArrayState::Active && self.start.goes_on(&self.run) {
             self.run.world.sleep(LOOK_NS);
         }
         let disk = self.hurt_member();
@@ -130,7 +128,7 @@ impl Maintenance {
             }
             self.admin.wait_until_settled();
             self.run.health.set_event(None);
-            if !self.run.goes_on(&self.start) {
+            if !self.start.goes_on(&self.run) {
                 return;
             }
         }

@@ -3,11 +3,14 @@
 mod array;
 mod boot;
 mod builder;
+mod compare;
 mod control;
 pub mod crash;
 mod cuts;
 mod disk_faults;
+mod edited;
 mod edits;
+mod examine;
 mod fault_injection;
 mod flushes;
 mod generate;
@@ -15,15 +18,17 @@ mod health;
 mod io;
 mod life;
 mod load;
+mod maintenance;
 mod nbd;
+mod operator;
 mod plan;
 mod progress;
 mod records;
 mod redundancy;
 mod run;
+mod shutdown;
+mod started;
 mod stops;
-
-mod maintenance;
 
 pub use crate::order::Keep;
 pub use crate::outcome::{Line, Outcome};
@@ -35,7 +40,9 @@ use crate::order::Order;
 use crate::schedule::Scheduler;
 use crate::world::World;
 use fastrand::Rng;
-use run::{Operator, Run};
+use operator::Operator;
+use run::Run;
+use std::rc::Rc;
 
 /// I/Os of a seed.
 pub const IOS: u64 = 2_000;
@@ -71,7 +78,7 @@ pub fn run_shrinks(order: &Order) -> Outcome {
 pub fn run_metadata(order: &Order) -> Outcome {
     let mut rng = Rng::with_seed(order.seed);
     let plan = Plan::raid(&mut rng, RAID_IOS);
-    run_plan_by(order, rng, plan, Operator::operate_on_edited)
+    run_plan_by(order, rng, plan, edited::operate)
 }
 
 /// Run a seed of `bad-sectors`.
@@ -90,16 +97,16 @@ pub fn run_nbd(order: &Order) -> Outcome {
 }
 
 fn run_plan(order: &Order, rng: Rng, plan: Plan) -> Outcome {
-    run_plan_by(order, rng, plan, Operator::operate)
+    run_plan_by(order, rng, plan, |run, seed| Operator::new(run, seed).operate())
 }
 
-fn run_plan_by(order: &Order, mut rng: Rng, plan: Plan, operate: fn(Operator)) -> Outcome {
+fn run_plan_by(order: &Order, mut rng: Rng, plan: Plan, operate: fn(Rc<Run>, u64)) -> Outcome {
     let world = World::new(order.trace);
     let mut scheduler = Scheduler::new(world.clone(), plan.policy, rng.u64(..));
     let stack = plan::stack_file(&plan.text, &plan.volumes);
     let run = Run::new(world.clone(), plan, order.keep.clone(), rng.u64(..));
-    let (operator, begin) = (Operator::new(run.clone(), rng.u64(..)), world.now());
-    world.spawn("operator", move || operate(operator));
+    let (operated, seed, begin) = (run.clone(), rng.u64(..), world.now());
+    world.spawn("operator", move || operate(operated, seed));
     let failure = scheduler.run(order.mistake).err();
     if failure.is_some() && order.trace {
         world.describe_rings();

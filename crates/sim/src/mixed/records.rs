@@ -1,7 +1,8 @@
 //! The superblocks on the disks just before an array is started, read without its assembly. The
 //! start has to keep to them: a member that has missed writes is never read.
 
-use super::run::{Run, Started};
+use super::run::Run;
+use super::started::Started;
 use drystone_raid::array::DiskState;
 use drystone_raid::metadata::superblock::{
     DevRole, Features, SUPERBLOCK_BYTES_MAX, Superblock, probe,
@@ -48,7 +49,7 @@ impl Records {
 
     /// All of the array was compared: an old member must have taken no part.
     pub(super) fn judge(&self, run: &Run, start: &Started) {
-        let devices = start.stack.devices();
+        let devices = start.stack().devices();
         let Some(array) = devices.iter().find_map(|live| live.array.as_ref()) else { return };
         let status = array.status();
         for (disk, seen) in &self.old {

@@ -4,7 +4,8 @@
 //! Invariant: a session ends early only for a reason that is known here; any other end is a fault
 //! of the server's.
 
-use super::super::run::{Run, Started};
+use super::super::run::Run;
+use super::super::started::Started;
 use super::plan::ExportPlan;
 use super::requests::Requests;
 use super::session::{Result, Session};
@@ -70,7 +71,7 @@ impl Client {
     }
 
     fn goes_on(&self) -> bool {
-        self.session.run.goes_on(&self.session.start) && !self.session.start.served.is_stopping()
+        self.session.start.goes_on(&self.session.run) && !self.session.start.served().is_stopping()
     }
 
     /// Sessions until this start's share is done, or the power goes.
@@ -82,12 +83,12 @@ impl Client {
             let ns = 1 + self.session.rng.u64(0..if fruitless { 50_000_000 } else { 1_000_000 });
             self.session.run.world.sleep(ns);
         }
-        self.session.start.loads.set(self.session.start.loads.get() - 1);
+        self.session.start.end_load();
     }
 
     fn session(&mut self) {
         self.session.listener = self.session.rng.usize(0..self.session.plan().listeners.len());
-        let id = self.session.start.served.listeners.borrow()[self.session.listener];
+        let id = self.session.start.served().listeners.borrow()[self.session.listener];
         let Some(socket) = self.session.run.world.connect(id) else {
             return self.session.count("refused");
         };
@@ -392,7 +393,7 @@ impl Client {
 
     fn has_reason(&self) -> bool {
         let (now, at) = (self.session.run.world.now(), self.session.at());
-        if self.session.run.off.get() || self.session.start.served.is_stopping() {
+        if self.session.run.off.get() || self.session.start.served().is_stopping() {
             return true;
         }
         // Bytes that were on their way when the server lost its patience came too late.

@@ -5,9 +5,11 @@ mod client;
 mod generate;
 mod plan;
 mod requests;
+mod served;
 mod server;
 mod session;
 mod wire;
 
 pub use plan::{ClientMix, ExportPlan, ListenerPlan, NbdPlan};
-pub(super) use server::{Served, end, spawn};
+pub(super) use served::Served;
+pub(super) use server::{end_server, spawn_server};

@@ -184,7 +184,7 @@ impl Requests {
         }
         let wanted = Wanted { target: self.target, range, op, flags, nonsense: false };
         let (io, bio) = wanted.begin(&session.run, None);
-        session.run.note_begin(number, session.number, &io, &bio);
+        io.note_begin(&session.run, number, session.number, &bio);
         let data = if op == Op::Write { bio.buf().map(|buf| buf.to_vec()) } else { None };
         let (offset, length) = match op {
             Op::Flush => (0, 0),
@@ -427,7 +427,7 @@ fn command_of(op: Op) -> Command {
 /// Nobody learns how it ends.
 fn forget(session: &Session, asked: Asked) {
     match asked {
-        Asked::Io { io, .. } => session.start.orphans.borrow_mut().push(io),
+        Asked::Io { io, .. } => session.start.add_orphans([io]),
         Asked::Status { target, read: Some(read), .. } => {
             session.run.oracles.borrow_mut()[target].read_failed(read);
         }
@@ -467,7 +467,7 @@ fn ended(
     if read && flags.contains(CommandFlags::DF) && reply.content.len() != 1 {
         return Err(broken(format!("{} chunks where one was asked for", reply.content.len())));
     }
-    session.run.end_io(number, io, &bio);
+    io.complete(&session.run, number, &bio);
     Ok(())
 }
 

@@ -1,51 +1,21 @@
 //! The NBD server of a start: its workers, each a fiber, as the program's data threads are.
 
-use super::super::run::{Run, Started};
+use super::super::run::Run;
+use super::super::started::Started;
 use super::client::Client;
 use crate::world::ListenerId;
 use drystone_core::Context;
 use drystone_exports::nbd::server::{self, Listener};
 use drystone_exports::server::{Inbox, Worker};
 use fastrand::Rng;
-use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
-
-/// What a start serves; nothing in a scenario without a server.
-#[derive(Default)]
-pub(in super::super) struct Served {
-    inboxes: RefCell<Vec<Arc<Inbox>>>,
-    pub(super) listeners: RefCell<Vec<ListenerId>>,
-    /// Fibers of workers that have not ended.
-    workers: Cell<u64>,
-    /// The server has been told to stop.
-    stopping: Cell<bool>,
-}
-
-impl Served {
-    /// Fibers of workers that have not ended.
-    pub(in super::super) fn workers(&self) -> u64 {
-        self.workers.get()
-    }
-
-    /// Whether the server has been told to stop.
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stopping.get()
-    }
-
-    /// Let it finish what is in flight and close its connections.
-    pub(in super::super) fn stop(&self) {
-        self.stopping.set(true);
-        self.inboxes.borrow().iter().for_each(|inbox| inbox.stop());
-    }
-}
 
 /// Start the server and its clients.
-pub(in super::super) fn spawn(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
+pub(crate) fn spawn_server(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
     serve(run, start);
     let plan = run.plan.nbd.as_ref().expect("a plan of what is served");
-    start.loads.set(plan.clients);
+    start.begin_loads(plan.clients);
     for number in 0..plan.clients {
         let (run, start, seed) = (run.clone(), start.clone(), rng.u64(..));
         run.world.clone().spawn(format!("client {number}"), move || {
@@ -56,14 +26,13 @@ pub(in super::super) fn spawn(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng)
 
 fn serve(run: &Rc<Run>, start: &Rc<Started>) {
     let plan = run.plan.nbd.as_ref().expect("a plan of what is served");
-    let served = &start.served;
-    let contexts: Vec<Context> =
-        (0..plan.threads).map(|_| start.set.context(run.world.ring())).collect();
+    let served = start.served();
+    let contexts: Vec<Context> = (0..plan.threads).map(|_| start.context(&run.world)).collect();
     *served.inboxes.borrow_mut() =
         contexts.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
-    start.handles.borrow_mut().extend(contexts.iter().map(|cx| cx.handle().clone()));
+    contexts.iter().for_each(|cx| start.add_handle(cx.handle().clone()));
     let mut sockets = listen(run, start);
-    served.workers.set(plan.threads);
+    served.begin_workers(plan.threads);
     for (number, cx) in contexts.into_iter().enumerate() {
         let listeners = std::mem::take(&mut sockets);
         let worker = worker(run, start, number, cx, listeners);
@@ -74,11 +43,11 @@ fn serve(run: &Rc<Run>, start: &Rc<Started>) {
 
 fn listen(run: &Run, start: &Started) -> Vec<Listener> {
     let mut sockets = Vec::new();
-    for live in start.stack.listeners() {
+    for live in start.stack().listeners() {
         let (id, socket): (ListenerId, OwnedFd) = run.world.listen();
-        start.served.listeners.borrow_mut().push(id);
-        let table = start.stack.tables()[live.table].clone();
-        let peers = server::peers(&start.served.inboxes.borrow());
+        start.served().listeners.borrow_mut().push(id);
+        let table = start.stack().tables()[live.table].clone();
+        let peers = server::peers(&start.served().inboxes.borrow());
         let (tls, descriptors_max) = (live.tls.clone(), i32::MAX);
         sockets.push(Listener { socket, tls, table, peers, descriptors_max });
     }
@@ -92,8 +61,8 @@ fn worker(
     mut cx: Context,
     listeners: Vec<Listener>,
 ) -> Worker {
-    cx.follow_poll_mode(start.stack.poll_switch().clone());
-    let inbox = start.served.inboxes.borrow()[number].clone();
+    cx.follow_poll_mode(start.stack().poll_switch().clone());
+    let inbox = start.served().inboxes.borrow()[number].clone();
     let locks = cx.locks().sibling();
     listeners.into_iter().for_each(|listener| inbox.put(listener, &locks));
     let mut worker = Worker::new(cx, inbox);
@@ -108,17 +77,17 @@ fn work(run: &Run, start: &Started, mut worker: Worker) {
     worker.run();
     drop(worker);
     run.world.look_at_sockets();
-    start.served.workers.set(start.served.workers.get() - 1);
+    start.served().end_worker();
 }
 
 /// Nothing of the server is left.
-pub(in super::super) fn end(run: &Run, start: &Started) {
+pub(crate) fn end_server(run: &Run, start: &Started) {
     // A connection that was dealt to a worker which had just ended goes with its inbox.
-    start.served.inboxes.borrow_mut().clear();
+    start.served().inboxes.borrow_mut().clear();
     if run.plan.nbd.is_none() {
         return;
     }
-    for live in start.stack.live_exports() {
+    for live in start.stack().live_exports() {
         let (name, clients) = (&live.spec.name, live.volume.clients.count());
         if clients > 0 {
             run.world.fail(format!("export {name} says that it has {clients} clients in the end"));

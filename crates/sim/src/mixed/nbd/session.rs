@@ -1,6 +1,7 @@
 //! A session of a client: whose it is, where it is connected, and what it was promised.
 
-use super::super::run::{Run, Started};
+use super::super::run::Run;
+use super::super::started::Started;
 use super::plan::{ClientMix, ListenerPlan, NbdPlan};
 use fastrand::Rng;
 use std::rc::Rc;

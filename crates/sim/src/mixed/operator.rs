@@ -1,0 +1,102 @@
+//! The operator: starts the stack, lets fibers load and change it, and ends each start, until the
+//! work of a run is done.
+//!
+//! Invariant: the operator draws its random numbers in the order of what it does, and lends its
+//! generator to each part that it calls.
+
+use super::array::Admin;
+use super::boot::{is_hurt, start_stack};
+use super::control::Control;
+use super::examine::examine;
+use super::life::Life;
+use super::load::spawn_loads;
+use super::nbd::spawn_server;
+use super::run::Run;
+use super::shutdown::{Shutdown, end};
+use super::started::Started;
+use super::stops::stop_in_order;
+use crate::disk::Disk;
+use fastrand::Rng;
+use std::rc::Rc;
+
+/// See the module's text.
+pub(super) struct Operator {
+    run: Rc<Run>,
+    rng: Rng,
+}
+
+impl Operator {
+    pub(super) fn new(run: Rc<Run>, seed: u64) -> Self {
+        Operator { run, rng: Rng::with_seed(seed) }
+    }
+
+    pub(super) fn operate(mut self) {
+        let starts = self.run.plan.starts;
+        for number in 1..=starts {
+            let Some(start) = start_stack(&self.run, &mut self.rng, number > 1) else { return };
+            let (begun, ios) = (self.run.progress.begun(), self.run.plan.ios);
+            let share = ios / starts;
+            let limit = if number < starts { begun + share } else { ios.max(begun + share / 2) };
+            start.set_limit(limit);
+            self.spawn(&start, number == 1);
+            if number == starts {
+                self.finish(&start);
+            } else if self.run.has_array() && self.rng.u32(0..3) == 0 {
+                stop_in_order(&self.run, &start, &mut self.rng);
+            } else {
+                self.cut_at(&start, limit, number > 1);
+            }
+            end(&self.run, start);
+        }
+        // A last start finds all that was flushed in the end.
+        if let Some(start) = start_stack(&self.run, &mut self.rng, true) {
+            end(&self.run, start);
+        }
+    }
+
+    fn spawn(&mut self, start: &Rc<Started>, first: bool) {
+        let run = self.run.clone();
+        match run.plan.nbd {
+            Some(_) => spawn_server(&run, start, &mut self.rng),
+            None => spawn_loads(&run, start, &mut self.rng),
+        }
+        start.begin_control();
+        let (run, start, seed) = (run.clone(), start.clone(), self.rng.u64(..));
+        let world = run.world.clone();
+        match Life::new(&run, &start, seed) {
+            Some(life) => world.spawn("control", move || life.run()),
+            None => world.spawn("control", move || Control::new(run, start, seed).run(first)),
+        }
+    }
+
+    /// Let it work until the power goes, at any moment.
+    fn cut_at(&mut self, start: &Rc<Started>, limit: u64, may_kill: bool) {
+        let begin = self.run.progress.begun();
+        let left = limit.saturating_sub(begin);
+        let at = begin + self.rng.u64(left / 2..=left);
+        Shutdown::new(&self.run, start).watch(|run| run.progress.begun() >= at.min(limit));
+        let ns = self.rng.u64(0..2_000_000);
+        self.run.world.sleep(ns);
+        self.cut(start, may_kill);
+        start.stack().stop();
+    }
+
+    fn cut(&mut self, start: &Started, may_kill: bool) {
+        let run = &self.run;
+        run.health.set_was_hurt(is_hurt(run, start.stack()));
+        // A disk that is gone has lost its power already.
+        let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
+        let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
+        run.power_off(kill);
+    }
+
+    /// The last start.
+    fn finish(&mut self, start: &Rc<Started>) {
+        Shutdown::new(&self.run, start).finish_work();
+        if let Some(admin) = Admin::new(&self.run, start) {
+            examine(&admin, &mut self.rng);
+        }
+        self.cut(start, true);
+        start.stack().stop();
+    }
+}

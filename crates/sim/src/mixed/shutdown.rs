@@ -1,0 +1,179 @@
+//! The end of a start: its work ends, is made durable, and the stack leaves nothing behind.
+//!
+//! Invariants:
+//! * A wait ends by progress, or by a failure: nothing is waited for in silence.
+//! * A start that failed is never torn down: fibers may still be inside.
+
+use super::nbd::end_server;
+use super::plan::DeviceKind;
+use super::run::Run;
+use super::started::Started;
+use crate::stack::one;
+use drystone_core::clock::Ns;
+use drystone_core::{Bio, Status};
+use drystone_stack::live::SleepFn;
+use std::rc::Rc;
+use std::sync::{Arc, Weak};
+
+/// Time without an I/O that ends, although some could, after which nothing goes on any more: longer
+/// than the longest stall and the slowest limit together.
+const PATIENCE_NS: Ns = 600_000_000_000;
+/// And pauses of fibers meanwhile: time leaps where nothing happens, which makes nobody slow.
+const PATIENCE_PAUSES: u64 = 2_000_000;
+/// How often it is looked.
+const LOOK_NS: Ns = 200_000;
+/// How often it is tried again to stop an array.
+const STOPS: u32 = 10;
+
+/// See the module's text.
+pub(super) struct Shutdown<'a> {
+    run: &'a Run,
+    start: &'a Started,
+}
+
+impl<'a> Shutdown<'a> {
+    pub(super) fn new(run: &'a Run, start: &'a Started) -> Self {
+        Shutdown { run, start }
+    }
+
+    /// Let all work end, then make it durable.
+    pub(super) fn finish_work(&self) {
+        let limit = self.start.limit();
+        self.watch(|run| run.progress.begun() >= limit);
+        self.watch(|_| self.start.controls() == 0);
+        if !self.run.plan.nbd.as_ref().is_some_and(|plan| plan.stops_early) {
+            self.watch(|_| self.start.loads() == 0);
+        }
+        self.stop_serving();
+        self.settle();
+        self.flush();
+    }
+
+    /// An orderly end of the server, if there is one: all that it has acknowledged has happened.
+    fn stop_serving(&self) {
+        if self.run.plan.nbd.is_some() {
+            self.start.stack().stop();
+            self.start.served().stop();
+        }
+        self.watch(|_| self.start.loads() == 0 && self.start.served().workers() == 0);
+    }
+
+    /// Nothing is in flight any more: I/Os of dropped contexts have ended, too.
+    fn settle(&self) {
+        self.watch(|_| self.start.free_idle_orphans() == 0);
+        self.settle_orphans();
+    }
+
+    /// Orphans have ended once their contexts are idle.
+    fn settle_orphans(&self) {
+        let orphans = self.start.take_orphans();
+        if orphans.is_empty() || self.run.off.get() {
+            return;
+        }
+        // More may come meanwhile.
+        if self.start.free_idle_orphans() > 0 {
+            return self.start.add_orphans(orphans);
+        }
+        if !self.run.off.get() && self.run.world.failure().is_none() {
+            orphans.into_iter().for_each(|io| io.lost(self.run));
+        }
+    }
+
+    fn flush(&self) {
+        let run = self.run;
+        let mut cx = self.start.context(&run.world);
+        for (number, target) in run.plan.targets.iter().enumerate() {
+            let keeps = target.device_kind == DeviceKind::Keeps;
+            let Some(device) = keeps.then(|| self.start.device(&target.name)) else { continue };
+            let Ok(index) = cx.open(&device) else { continue };
+            let id = run.oracles.borrow_mut()[number].flush_begins();
+            let status = one(&mut cx, index, Bio::flush()).status;
+            run.oracles.borrow_mut()[number].flush_ends(id, status == Status::Ok);
+            if status != Status::Ok && !run.has_failed(target) && !target.fails {
+                run.world.fail(format!("{}: the last flush ended with {status:?}", target.name));
+            }
+        }
+    }
+
+    /// Wait until `over`, and see that there is progress.
+    pub(super) fn watch(&self, over: impl Fn(&Run) -> bool) {
+        let run = self.run;
+        run.progress.note();
+        while !over(run) && run.world.failure().is_none() {
+            // Requests of clients that left are in flight as long as the server likes.
+            if run.plan.nbd.is_none() {
+                self.settle_orphans();
+            }
+            // The longer nothing happens, the less often.
+            let (idle, _) = run.progress.idle();
+            run.world.sleep(LOOK_NS.max((idle / 8).min(PATIENCE_NS / 8)));
+            if idle > PATIENCE_NS && run.progress.idle().1 > PATIENCE_PAUSES {
+                let (loads, controls) = (self.start.loads(), self.start.controls());
+                let open = run.progress.open();
+                run.world.fail(format!(
+                    "no I/O has ended for {} s: {open} are open, {loads} threads and {controls} \
+                     changes have not come to an end",
+                    PATIENCE_NS / 1_000_000_000
+                ));
+            }
+        }
+    }
+
+    /// Arrays end with the server: clean, unless they had no power any more.
+    fn stop_arrays(&self) {
+        let run = self.run;
+        if run.world.failure().is_some() {
+            return;
+        }
+        let world = run.world.clone();
+        let pause = Box::new(move |ns| world.sleep(ns)) as SleepFn;
+        // A synchronisation may go on for longer than is waited for where threads are very slow.
+        let mut stopped = self.start.stack().stop_arrays(&pause);
+        for _ in 0..STOPS {
+            if stopped.is_err() {
+                stopped = self.start.stack().stop_arrays(&pause);
+            }
+        }
+        if let (Err(why), false) = (stopped, run.off.get()) {
+            run.world.fail(format!("an array does not stop: {why}"));
+        }
+    }
+
+    /// Waits until nothing uses the stack any more.
+    fn finish_use(&self) {
+        self.start.served().stop();
+        self.start.wake_all();
+        self.watch(|_| self.start.loads() == 0 && self.start.controls() == 0);
+        self.watch(|_| self.start.served().workers() == 0);
+        self.stop_arrays();
+        self.watch(|_| self.start.free_idle_orphans() == 0);
+    }
+}
+
+/// Ends the start: its stack is to leave nothing behind.
+pub(super) fn end(run: &Run, start: Rc<Started>) {
+    Shutdown::new(run, &start).finish_use();
+    if run.world.failure().is_some() {
+        // Fibers may still be in there.
+        return std::mem::forget(start);
+    }
+    drop(start.take_orphans());
+    end_server(run, &start);
+    run.progress.end_all();
+    for live in start.stack().devices() {
+        let in_flight = live.device.stats().in_flight();
+        if in_flight != (0, 0) {
+            let name = &live.name;
+            run.world.fail(format!("{name} says that {in_flight:?} are in flight in the end"));
+        }
+    }
+    let devices = start.stack().devices().into_iter();
+    let devices: Vec<_> = devices.map(|live| Arc::downgrade(&live.device)).collect();
+    drop(start);
+    if let Some(left) = devices.iter().find_map(Weak::upgrade) {
+        run.world.fail(format!("{} is still used in the end", left.info().name));
+    }
+    if let Some(rings) = run.world.rings_alive() {
+        run.world.fail(format!("{rings} rings of contexts are left in the end"));
+    }
+}

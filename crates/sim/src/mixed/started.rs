@@ -1,0 +1,181 @@
+//! A stack that runs, and the fibers that use it.
+//!
+//! Invariants:
+//! * A start ends when no load, no change and no worker is left: each is counted from before its
+//!   fiber begins until the fiber has given up all that it holds of the stack.
+//! * An I/O whose context is dropped is an orphan until its end is certain.
+
+use super::io::Io;
+use super::nbd::Served;
+use super::run::Run;
+use crate::world::World;
+use drystone_core::context::Handle;
+use drystone_core::{Context, ContextSet, Device};
+use drystone_stack::live::LiveStack;
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Paths of throttle groups: a start has all but the last.
+pub(super) const PATHS: [&str; 4] = ["a", "a/b", "c", "t"];
+
+/// See the module's text.
+pub(super) struct Started {
+    stack: LiveStack,
+    set: Arc<ContextSet>,
+    handles: RefCell<Vec<Arc<Handle>>>,
+    /// Numbers of groups, of which some are no more.
+    groups: RefCell<Vec<u32>>,
+    /// Fibers that have not ended.
+    loads: Cell<u64>,
+    controls: Cell<u64>,
+    served: Served,
+    /// I/Os of contexts that were dropped.
+    orphans: RefCell<Vec<Io>>,
+    /// Begun I/Os at which its share is done.
+    limit: Cell<u64>,
+}
+
+impl Started {
+    /// A stack that was opened begins to run.
+    pub(super) fn new(run: &Run, stack: LiveStack) -> Rc<Self> {
+        let groups = make_groups(&stack);
+        count_schedulers(run, &stack);
+        let set = stack.contexts().clone();
+        Rc::new(Started {
+            stack,
+            set,
+            handles: RefCell::default(),
+            groups: RefCell::new(groups),
+            loads: Cell::new(0),
+            controls: Cell::new(0),
+            served: Served::default(),
+            orphans: RefCell::default(),
+            limit: Cell::new(0),
+        })
+    }
+
+    pub(super) fn stack(&self) -> &LiveStack {
+        &self.stack
+    }
+
+    /// The server of the start.
+    pub(super) fn served(&self) -> &Served {
+        &self.served
+    }
+
+    /// A device of the plan.
+    pub(super) fn device(&self, name: &str) -> Arc<dyn Device> {
+        let all = self.stack.devices();
+        all.iter().find(|live| live.name == name).expect("a device of the plan").device.clone()
+    }
+
+    /// Sets how many I/Os have begun when its share is done.
+    pub(super) fn set_limit(&self, limit: u64) {
+        self.limit.set(limit);
+    }
+
+    /// Begun I/Os at which its share is done.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit.get()
+    }
+
+    /// Whether threads go on with their work.
+    pub(super) fn goes_on(&self, run: &Run) -> bool {
+        !run.off.get() && run.progress.begun() < self.limit.get()
+    }
+
+    /// The running fiber sleeps until so many I/Os have begun, or this start's work is over.
+    pub(super) fn wait_for(&self, run: &Run, begun: u64) {
+        run.progress.wait_for(begun, || self.goes_on(run));
+    }
+
+    /// A new context.
+    pub(super) fn context(&self, world: &World) -> Context {
+        self.set.context(world.ring())
+    }
+
+    /// Frees the dropped contexts that are idle: how many are left.
+    pub(super) fn free_idle_orphans(&self) -> usize {
+        self.set.free_idle_orphans()
+    }
+
+    /// The context of a fiber, to be woken at the end.
+    pub(super) fn add_handle(&self, handle: Arc<Handle>) {
+        self.handles.borrow_mut().push(handle);
+    }
+
+    /// Wakes all contexts.
+    pub(super) fn wake_all(&self) {
+        // Fibers may add to them meanwhile.
+        let handles = self.handles.borrow().clone();
+        handles.iter().for_each(|handle| handle.wake());
+    }
+
+    /// Numbers of throttle groups, of which some are no more.
+    pub(super) fn groups(&self) -> Ref<'_, [u32]> {
+        Ref::map(self.groups.borrow(), |groups| &groups[..])
+    }
+
+    /// A throttle group was made.
+    pub(super) fn add_group(&self, group: u32) {
+        self.groups.borrow_mut().push(group);
+    }
+
+    /// So many fibers begin that load the stack.
+    pub(super) fn begin_loads(&self, loads: u64) {
+        self.loads.set(loads);
+    }
+
+    /// One of them has ended.
+    pub(super) fn end_load(&self) {
+        self.loads.set(self.loads.get() - 1);
+    }
+
+    /// Loads that have not ended.
+    pub(super) fn loads(&self) -> u64 {
+        self.loads.get()
+    }
+
+    /// The fiber begins that changes the stack.
+    pub(super) fn begin_control(&self) {
+        self.controls.set(1);
+    }
+
+    /// It has ended.
+    pub(super) fn end_control(&self) {
+        self.controls.set(self.controls.get() - 1);
+    }
+
+    /// Fibers that change the stack and have not ended.
+    pub(super) fn controls(&self) -> u64 {
+        self.controls.get()
+    }
+
+    /// I/Os lose their context: nobody learns how they end.
+    pub(super) fn add_orphans(&self, orphans: impl IntoIterator<Item = Io>) {
+        self.orphans.borrow_mut().extend(orphans);
+    }
+
+    /// All orphans so far.
+    pub(super) fn take_orphans(&self) -> Vec<Io> {
+        self.orphans.take()
+    }
+}
+
+/// The groups that a start has; their numbers.
+fn make_groups(stack: &LiveStack) -> Vec<u32> {
+    let made = PATHS[..3].iter().filter_map(|path| stack.groups().create(path).ok());
+    made.map(|group| group.id().as_u32()).collect()
+}
+
+fn count_schedulers(run: &Run, stack: &LiveStack) {
+    for live in stack.devices() {
+        let attribute = live.device.attribute("queue/scheduler").unwrap_or_default();
+        for name in ["none", "mq-deadline"] {
+            if attribute.contains(&format!("[{name}]")) {
+                run.counts.borrow_mut().add(&format!("scheduler {name}"), 1);
+            }
+        }
+    }
+}
