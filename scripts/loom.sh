@@ -2,7 +2,9 @@
 # Model-checks the lock-free code with loom: every model (a test named loom_*) must pass, and every
 # mutation of the checked code (an ordering weakened, a fence or a re-check dropped) must be caught
 # by the model named with it.
-# Usage: scripts/loom.sh [models|mutations] [PACKAGE]     (default: both, of all packages)
+# Usage: scripts/loom.sh [models|mutations|both] [PACKAGE]
+# Default: both, of all packages but drystone-lab, whose two models take long to build. Those run if
+# DRYSTONE_LONG is set, as in `make test-long`; then some models have more preemptions too.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -66,19 +68,19 @@ drystone-raid stripe_wake          loom_stripe_waiters
 drystone-lab stripe_chain           loom_stripes_sharded
 drystone-lab stripe_look_first      loom_stripes_before
 "
-# Seconds for the models of one mutation. A timeout proves nothing, so it counts as not caught.
-LIMIT=180
+# Seconds for one search. A timeout proves nothing, so it counts as a failure.
+LIMIT=600
+# The models that take longest start first.
+LONGEST="passes .*(waiters_one_each|turn_of_two_rechecks|range_lock)"
 
 export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
-# Models are far too slow unoptimised. With this profile only the crate itself is built again.
-export CARGO_PROFILE_DEV_OPT_LEVEL=2 CARGO_PROFILE_DEV_DEBUG=0
 
 fail() { echo "loom: $*" >&2; exit 1; }
 
-# build PACKAGE: builds a package's tests; prints the program.
+# build PACKAGE...: builds the tests of packages; prints the name of each library and its program.
 build() {
-    cargo rustc -q --locked -p "$1" --lib --profile test --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+    cargo test -q --locked --profile loom --no-run --lib --message-format=json "${@/#/--package=}" |
+        sed -n 's/.*"name":"\([^"]*\)".*"executable":"\([^"]*\)".*/\1 \2/p'
 }
 
 # has_tests PROGRAM NAME: whether a test's name contains NAME. It uses no pipe: a reader that stops
@@ -88,16 +90,26 @@ has_tests() {
     list=$("$1" --list "$2" 2>/dev/null) && [[ $list == *": test"* ]]
 }
 
-# models PACKAGE PROGRAM
-models() {
-    has_tests "$2" loom_ || fail "$1 has no models"
-    DRYSTONE_MUTATE='' "$2" loom_ --test-threads=2
+# names PROGRAM: the models in a program.
+names() {
+    "$1" --list loom_ 2>/dev/null | sed -n 's/^\(loom_[^ ]*\|.*::loom_[^ ]*\): test$/\1/p'
+}
+
+# passes MODEL PROGRAM
+passes() {
+    local output
+    if output=$(DRYSTONE_MUTATE='' timeout "$LIMIT" "$2" --exact "$1" --test-threads=1 2>&1); then
+        echo "passed: $1"
+    else
+        printf '%s\nFAILED: %s\n' "$output" "$1"
+        return 1
+    fi
 }
 
 # caught MUTATION MODEL PROGRAM
 caught() {
     local status=0
-    has_tests "$3" "$2" || fail "no model is named $2"
+    has_tests "$3" "$2" || { echo "no model is named $2"; return 1; }
     DRYSTONE_MUTATE=$1 timeout "$LIMIT" "$3" "$2" --test-threads=1 >/dev/null 2>&1 || status=$?
     case $status in
         0) echo "NOT CAUGHT: $1 by $2"; return 1 ;;
@@ -105,23 +117,35 @@ caught() {
         *) echo "caught: $1 by $2" ;;
     esac
 }
-
-# mutations PACKAGE PROGRAM: as many at a time as there are processors, because each model's search
-# has one thread.
-mutations() {
-    awk -v package="$1" '$1 == package { print $2, $3 }' <<<"$MUTATIONS" |
-        xargs -P "$(nproc)" -L 1 bash -c 'caught "$1" "$2" "$0"' "$2"
-}
-export -f caught has_tests fail
+export -f has_tests passes caught
 export LIMIT
 
-what=${1:-both} only=${2:-} missed=0
-for package in $(awk 'NF { print $1 }' <<<"$MUTATIONS" | uniq); do
-    [ -z "$only" ] || [ "$only" = "$package" ] || continue
-    program=$(build "$package")
+# searches PACKAGE PROGRAM: a line for each model and each mutation.
+searches() {
+    local found
+    found=$(names "$2")
+    [ -n "$found" ] || fail "$1 has no models"
+    [ "$what" = mutations ] || while read -r model; do echo passes "$model" "$2"; done <<<"$found"
+    [ "$what" = models ] ||
+        awk -v package="$1" -v program="$2" \
+            '$1 == package { print "caught", $2, $3, program }' <<<"$MUTATIONS"
+}
+
+what=${1:-both} only=${2:-} list=""
+mapfile -t packages < <(awk -v only="$only" -v long="${DRYSTONE_LONG:-}" 'NF {
+    if (only == "" ? long != "" || $1 != "drystone-lab" : $1 == only) print $1
+}' <<<"$MUTATIONS" | uniq)
+[ "${#packages[@]}" -gt 0 ] || fail "no package is named $only"
+programs=$(build "${packages[@]}")
+for package in "${packages[@]}"; do
+    program=$(awk -v name="${package//-/_}" '$1 == name { print $2 }' <<<"$programs")
     [ -n "$program" ] || fail "the models of $package do not build"
-    [ "$what" = mutations ] || models "$package" "$program" || missed=1
-    [ "$what" != models ] || continue
-    mutations "$package" "$program" || missed=1
+    list+=$(searches "$package" "$program")$'\n'
 done
-exit $missed
+# A search has one thread, so as many run at a time as there are processors, and the longest first.
+grep -E "$LONGEST" <<<"$list" >"$CARGO_TARGET_DIR/searches" || true
+grep -vE "$LONGEST|^$" <<<"$list" >>"$CARGO_TARGET_DIR/searches" || true
+# shellcheck disable=SC2016
+xargs -P "$(nproc)" -L 1 bash -c '"$@"' searches <"$CARGO_TARGET_DIR/searches" ||
+    fail "a search failed: see above"
+echo "loom: all of $(wc -l <"$CARGO_TARGET_DIR/searches") searches passed"

@@ -27,11 +27,13 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/miri"
 if [ $# -gt 0 ]; then
     exec cargo miri test --locked "$@"
 fi
+# Looks where the allocator of the system puts buffers; Miri has its own.
+SKIP="--skip a_buffer_takes_no_more_than_is_said"
 # A package, and words: tests whose names contain one of them run.
 while read -r package words; do
     say "miri: $package: $words"
     # shellcheck disable=SC2086
-    cargo miri test --locked -q -p "$package" --lib -- $words
+    cargo miri test --locked -q -p "$package" --lib -- $words $SKIP
 done <<'LIST'
 drystone-core     buf:: list:: shared_list:: mailbox:: gate:: range_lock:: sync::cells::
 drystone-raid     stable_memory_of_a_whole_stripe

@@ -12,7 +12,13 @@ target="${CARGO_TARGET_DIR:-$PWD/target}"
 export DRYSTONE_BIN="$target/debug/drystone"
 run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 
+# What is built once is not built again: there, incremental builds cost time and save none.
+[ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=0
+
 step "build for the tests" scripts/build-tests.sh
+# These two search without a pause; the tests of whole programs wait most of the time.
+beside "model checks (loom)" scripts/loom.sh
+beside "simulator" scripts/sim-test.sh
 step "rules (cargo xtask check)" cargo xtask check
 step "formatting" cargo fmt --all --check
 step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -22,11 +28,11 @@ step "unit tests" "${run_tests[@]}" '*' '!system-tests' '!drystone' '!drystone-s
 # Tests of whole programs run one program at a time: several at once would disturb their figures.
 step "tests of the program" "${run_tests[@]}" --jobs 1 drystone
 step "examples in documentation" cargo test --locked --workspace --doc
-step "model checks (loom)" scripts/loom.sh
-step "simulator" scripts/sim-test.sh
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "system tests" "${run_tests[@]}" --jobs 1 system-tests
 # The data path without io_uring; all other tests run so in test-long.
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" --jobs 1 \
     system-tests:denied system-tests:nbdsh system-tests:files system-tests:embedded
+join "model checks (loom)"
+join "simulator"
 summary "make test"
