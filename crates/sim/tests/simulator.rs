@@ -157,7 +157,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
 /// `DRYSTONE_LONG` set, `make test-long` runs more.
 fn seeds_of(scenario: &Scenario) -> u64 {
     let (usual, long) = match scenario.name {
-        "raid" => (100, 200),
+        "raid" => (200, 400),
         "raid-crash" => (20, 60),
         "raid-metadata" => (40, 80),
         "crash" => (30, 100),
