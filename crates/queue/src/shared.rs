@@ -9,6 +9,8 @@ use crate::scheduler::{CurrentHctx, Port, PortState, Scheduler};
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::stats::DeviceStats;
+#[cfg(all(test, not(loom)))]
+use drystone_core::sync::LockClass;
 use drystone_core::sync::{Lock, LockCounters};
 use drystone_core::{Holders, Subscription};
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
@@ -80,6 +82,25 @@ pub(crate) struct Shared<D, S> {
 }
 
 impl<D, S: Scheduler> Shared<D, S> {
+    /// What the channels of a device with `driver` share, without a scheduler in use.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn for_test(driver: D) -> Self {
+        let locks = LockCounters::new(drystone_core::clock::ManualClock::new(1));
+        Shared {
+            name: "d0".to_owned(),
+            driver,
+            config: ConfigCell::new(Config::for_test()),
+            stats: DeviceStats::new(locks.sibling()),
+            holders: Holders::new(locks.sibling()),
+            scheduler: S::default(),
+            busy: DeviceBusy::default(),
+            retired: Lock::new(LockClass::Control, Vec::new()),
+            retired_locks: locks.sibling(),
+            locks,
+            read_only: false,
+        }
+    }
+
     /// A port for a new channel of context number `context`, with the queues as they are then.
     pub(crate) fn open_port(
         &self,

@@ -153,3 +153,142 @@ impl OpeningsInUse {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::backing::Backing;
+    use super::*;
+    use crate::testing::with_env;
+    use std::io;
+    use std::os::fd::{AsRawFd, RawFd};
+    use std::path::Path;
+    use std::sync::Weak;
+    use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+    const BYTES: u64 = 1 << 20;
+
+    /// A file whose length the test sets.
+    struct Sized(std::fs::File, Arc<AtomicU64>);
+
+    impl Backing for Sized {
+        fn descriptor(&self) -> RawFd {
+            self.0.as_raw_fd()
+        }
+
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.1.load(SeqCst))
+        }
+
+        fn extend(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn next_data(&self, from: u64, _: u64) -> io::Result<u64> {
+            Ok(from)
+        }
+
+        fn next_hole(&self, _: u64, end: u64) -> io::Result<u64> {
+            Ok(end)
+        }
+    }
+
+    /// An opening, and the length of its file.
+    fn opened() -> (Opened, Arc<AtomicU64>) {
+        let bytes = Arc::new(AtomicU64::new(BYTES));
+        let file = tempfile::tempfile().expect("a file");
+        (Opened::over(Box::new(Sized(file, bytes.clone())), BYTES, 512), bytes)
+    }
+
+    /// Opens another file in the place of the one that is open.
+    fn exchange(shared: &FileShared) -> (Weak<Opened>, Arc<AtomicU64>) {
+        let (before, (next, bytes)) = (shared.opened(), opened());
+        shared.exchange(&before, next, false).expect("an exchange");
+        (Arc::downgrade(&before), bytes)
+    }
+
+    fn shared() -> (FileShared, Arc<AtomicU64>) {
+        let (opened, bytes) = opened();
+        (FileShared::new(Path::new("disk"), None, 512, opened), bytes)
+    }
+
+    #[test]
+    fn requests_end_on_the_opening_that_they_began_on() {
+        with_env(|env| {
+            let (shared, _) = shared();
+            let mut openings = OpeningsInUse::new(&shared, env);
+            let (first, first_fd) = (openings.epoch(), openings.now().opened().fd());
+            openings.now().begin(true);
+            let (before, _) = exchange(&shared);
+            openings.follow(&shared, env);
+            assert!(openings.has_two() && openings.epoch() == shared.epoch());
+            openings.now().begin(false);
+            assert_eq!(openings.of(first).opened().fd(), first_fd);
+            assert_ne!(openings.of(openings.epoch()).opened().fd(), first_fd);
+            openings.of_mut(first).end_change();
+            openings.leave(env);
+            assert!(openings.has_two(), "it is not acknowledged yet");
+            openings.of_mut(first).end(1);
+            openings.leave(env);
+            assert!(!openings.has_two() && before.upgrade().is_none(), "the last user closes it");
+            assert!(!shared.is_exchanging());
+            openings.close(env);
+        });
+    }
+
+    #[test]
+    fn a_queue_without_requests_leaves_at_once() {
+        with_env(|env| {
+            let (shared, _) = shared();
+            let mut openings = OpeningsInUse::new(&shared, env);
+            let (before, _) = exchange(&shared);
+            assert!(before.upgrade().is_some() && shared.is_exchanging());
+            openings.follow(&shared, env);
+            assert!(!openings.has_two() && before.upgrade().is_none());
+            openings.close(env);
+        });
+    }
+
+    #[test]
+    fn each_file_is_cut_short_by_itself() {
+        with_env(|env| {
+            let (shared, first_bytes) = shared();
+            let mut openings = OpeningsInUse::new(&shared, env);
+            let first = openings.epoch();
+            openings.now().begin(true);
+            let (_, bytes) = exchange(&shared);
+            openings.follow(&shared, env);
+            openings.now().begin(true);
+            assert_eq!(openings.check_lengths(), (false, false));
+            first_bytes.store(BYTES - 1, SeqCst);
+            assert_eq!(openings.check_lengths(), (false, true));
+            bytes.store(BYTES - 1, SeqCst);
+            assert_eq!(openings.check_lengths(), (true, true));
+            openings.of_mut(first).end_change();
+            openings.of_mut(first).end(1);
+            openings.leave(env);
+            assert_eq!(openings.check_lengths(), (true, false), "there is one file now");
+            openings.close(env);
+        });
+    }
+
+    #[test]
+    fn a_queue_that_closes_gives_its_places_in_the_ring_back() {
+        with_env(|env| {
+            let (shared, _) = shared();
+            let mut openings = OpeningsInUse::new(&shared, env);
+            openings.now().begin(false);
+            exchange(&shared);
+            let before = openings.now().file();
+            openings.follow(&shared, env);
+            let held = [before, openings.now().file()];
+            openings.close(env);
+            let (first, second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+            for file in [first, second].map(|file| env.ring.register(file.as_raw_fd())) {
+                // The plain engine has no places, and knows files by their descriptors.
+                if let RingFile::Registered(_) = file {
+                    assert!(held.contains(&file), "{file:?} instead of one of {held:?}");
+                }
+            }
+        });
+    }
+}

@@ -185,9 +185,34 @@ fn empty_bounce(rq: &Request, bounce: &IoBuf) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use drystone_core::{Bio, Limits, Sector};
 
     fn lengths(transfer: &Transfer) -> Vec<usize> {
         transfer.iovecs.iter().map(|v| v.iov_len).collect()
+    }
+
+    /// A request of two bios of 512 bytes, from byte 4096 of the device.
+    fn request(op: Op, data: [u8; 2]) -> Request {
+        let bio = |number: usize| {
+            let buf = IoBuf::from_slice(&[data[number]; 512]);
+            match op {
+                Op::Write => Bio::write(Sector(8 + number as u64), buf),
+                _ => Bio::read(Sector(8 + number as u64), buf),
+            }
+        };
+        let mut rq = Request::default();
+        rq.unit.set(bio(0));
+        assert!(rq.unit.try_merge(bio(1), &Limits::default()).is_ok());
+        rq
+    }
+
+    fn data(rq: &Request) -> Vec<u8> {
+        rq.bios().flat_map(|bio| bio.buf().expect("its buffer").to_vec()).collect()
+    }
+
+    /// Direct I/O that takes no memory of 512 bytes.
+    fn narrow() -> Alignment {
+        Alignment::direct(1, 1024)
     }
 
     #[test]
@@ -208,5 +233,83 @@ mod tests {
         assert_eq!(lengths(&transfer), [400]);
         transfer.skip(400);
         assert!(!transfer.is_gathered());
+    }
+
+    #[test]
+    fn a_transfer_goes_on_where_it_stopped() {
+        let rq = request(Op::Write, [1, 2]);
+        let mut transfer = Transfer::new();
+        transfer.begin(7);
+        transfer.advance(&rq, 700, Alignment::NONE);
+        assert_eq!(
+            (transfer.epoch(), transfer.progress(), lengths(&transfer)),
+            (7, 700, vec![324])
+        );
+        transfer.advance(&rq, 100, Alignment::NONE);
+        assert_eq!((transfer.progress(), lengths(&transfer)), (800, vec![224]));
+        let op = transfer.vectored_op(&rq);
+        assert!(
+            matches!(op, FileOp::Writev { count: 1, offset: 4896, dsync: false, .. }),
+            "{op:?}"
+        );
+        transfer.end(&rq, true);
+        assert!(transfer.progress() == 0 && !transfer.is_gathered());
+    }
+
+    #[test]
+    fn memory_that_is_aligned_needs_no_bounce_buffer() {
+        let mut rq = request(Op::Read, [0, 0]);
+        rq.unit.flags = BioFlags::FUA;
+        let mut transfer = Transfer::new();
+        transfer.gather(&rq, Alignment::direct(1, 512));
+        assert!(transfer.bounce.is_none() && lengths(&transfer) == [512, 512]);
+        let op = transfer.vectored_op(&rq);
+        assert!(matches!(op, FileOp::Readv { count: 2, offset: 4096, .. }), "{op:?}");
+    }
+
+    #[test]
+    fn a_bounce_buffer_holds_what_is_written() {
+        let rq = request(Op::Write, [1, 2]);
+        let mut transfer = Transfer::new();
+        transfer.gather(&rq, narrow());
+        assert_eq!(lengths(&transfer), [1024]);
+        assert_eq!(transfer.bounce.as_ref().expect("one")[..], data(&rq));
+        transfer.end(&rq, true);
+        assert!(transfer.bounce.is_none() && data(&rq) == [[1; 512], [2; 512]].concat());
+    }
+
+    #[test]
+    fn bounced_data_is_copied_back_only_if_it_was_read() {
+        for is_ok in [true, false] {
+            let rq = request(Op::Read, [0, 0]);
+            let mut transfer = Transfer::new();
+            transfer.gather(&rq, narrow());
+            let bounce = transfer.bounce.as_mut().expect("one");
+            assert!(bounce.iter().all(|byte| *byte == 0));
+            bounce[..512].fill(3);
+            bounce[512..].fill(4);
+            transfer.end(&rq, is_ok);
+            let read = if is_ok { [[3; 512], [4; 512]].concat() } else { vec![0; 1024] };
+            assert!(data(&rq) == read, "{is_ok}");
+        }
+    }
+
+    #[test]
+    fn zeroes_by_hand_are_written_in_pieces() {
+        let mut rq = Request::default();
+        rq.unit.set(Bio::without_data(Op::WriteZeroes, Sector(8), ZERO_CHUNK + 512));
+        let zeroes = IoBuf::zeroed(ZERO_CHUNK as usize);
+        let mut transfer = Transfer::new();
+        let next = |transfer: &mut Transfer| match transfer.zero_op(&rq, &zeroes) {
+            FileOp::Write { segment, offset, .. } => (segment.len as u64, offset),
+            other => panic!("{other:?}"),
+        };
+        assert!(!transfer.is_by_hand());
+        assert_eq!(next(&mut transfer), (ZERO_CHUNK, 4096));
+        assert!(transfer.is_by_hand() && transfer.advance_zeroes(&rq, ZERO_CHUNK - 512));
+        assert_eq!(next(&mut transfer), (1024, 4096 + ZERO_CHUNK - 512), "after a short write");
+        assert!(!transfer.advance_zeroes(&rq, 1024));
+        transfer.end(&rq, true);
+        assert!(!transfer.is_by_hand() && transfer.progress() == 0);
     }
 }

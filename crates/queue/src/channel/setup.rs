@@ -186,3 +186,131 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::scheduler::MqDeadline;
+    use crate::tags::TagSet;
+    use crate::tests::fake::{Fake, Setup as FakeSetup, Stage};
+    use crate::tests::with_env;
+    use drystone_core::{IoBuf, Op, Sector};
+    use std::sync::atomic::Ordering::SeqCst;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A channel's setup on a device of 1 MiB, and what the device has.
+    struct Parts {
+        stage: Arc<Stage>,
+        shared: Arc<Shared<Fake, MqDeadline>>,
+        setup: Setup<Fake, MqDeadline>,
+        flight: InFlight,
+    }
+
+    impl Parts {
+        fn new(env: &mut Env) -> Self {
+            let stage = Stage::new();
+            stage.size_bytes.store(MIB, SeqCst);
+            let shared = Arc::new(Shared::for_test(Fake::new(FakeSetup::depth(4), &stage)));
+            let queue = shared.driver.open_queue(env, 3, 4).expect("a queue");
+            let setup = Setup::new(shared.clone(), queue, 3, env);
+            let flight = InFlight::new(&TagSet::new(4), shared.stats.for_channel());
+            Parts { stage, shared, setup, flight }
+        }
+
+        /// Change the configuration of the device.
+        fn change(&self, change: impl FnOnce(&mut Config)) {
+            let changed = self.shared.config.update(&self.shared.locks, |config| {
+                change(config);
+                Ok(())
+            });
+            changed.expect("nothing refuses it");
+        }
+
+        fn refresh(&mut self, env: &mut Env) -> bool {
+            self.setup.refresh(env, &mut self.flight)
+        }
+    }
+
+    fn read(sector: u64, bytes: usize) -> Box<Bio> {
+        Bio::read(Sector(sector), IoBuf::zeroed(bytes))
+    }
+
+    #[test]
+    fn a_change_is_taken_over_once_with_the_size_and_by_the_driver() {
+        with_env(|env| {
+            let mut parts = Parts::new(env);
+            assert_eq!((parts.setup.index(), parts.setup.context()), (3, env.context_id().0));
+            parts.change(|config| config.nomerges = 2);
+            parts.stage.size_bytes.store(MIB / 2, SeqCst);
+            let last = read(MIB / 512 - 1, 512);
+            assert!(parts.setup.config().nomerges == 0 && parts.setup.is_ordinary(&last));
+            assert!(parts.refresh(env));
+            assert!(parts.setup.config().nomerges == 2 && !parts.setup.is_ordinary(&last));
+            assert!(!parts.refresh(env), "nothing has changed since");
+            assert_eq!(parts.stage.refreshes(), 1);
+        });
+    }
+
+    #[test]
+    fn a_change_has_requests_checked_for_time_outs() {
+        with_env(|env| {
+            let mut parts = Parts::new(env);
+            parts.flight.build(0, read(0, 512), &Limits::default());
+            parts.flight.issue(0);
+            parts.flight.started(0, 10, &Config { timeout_ns: 100, ..Config::for_test() });
+            assert_eq!(parts.flight.deadline(), Some(110));
+            parts.change(|config| config.timeout_ns = 50);
+            parts.refresh(env);
+            assert_eq!(parts.flight.deadline(), Some(1), "at the next chance");
+        });
+    }
+
+    #[test]
+    fn a_device_that_grew_refuses_nothing_inside_its_new_size() {
+        with_env(|env| {
+            let mut parts = Parts::new(env);
+            parts.stage.size_bytes.store(2 * MIB, SeqCst);
+            let (inside, outside) = (read(3000, 512), read(2 * MIB / 512, 512));
+            assert!(!parts.setup.is_ordinary(&inside), "not that it knows");
+            assert_eq!(parts.setup.check(&inside), Ok(()));
+            assert!(parts.setup.is_ordinary(&inside));
+            assert_eq!(parts.setup.check(&outside), Err(Status::IoError));
+        });
+    }
+
+    #[test]
+    fn an_ordinary_bio_fits_one_request_and_asks_for_nothing_special() {
+        with_env(|env| {
+            let mut parts = Parts::new(env);
+            parts.change(|config| config.limits.max_bytes = 4096);
+            parts.refresh(env);
+            assert!(parts.setup.is_ordinary(&read(8, 4096)));
+            assert!(!parts.setup.is_ordinary(&read(8, 4608)), "longer than a request");
+            for flag in SPECIAL.iter() {
+                let mut bio = read(8, 512);
+                bio.flags.insert(flag);
+                assert!(!parts.setup.is_ordinary(&bio), "{flag:?}");
+            }
+            assert!(!parts.setup.is_ordinary(&Bio::without_data(Op::Discard, Sector(0), 512)));
+            parts.change(|config| config.limits.chunk_bytes = 1 << 16);
+            parts.refresh(env);
+            assert!(!parts.setup.is_ordinary(&read(8, 4096)), "it might cross a chunk");
+        });
+    }
+
+    #[test]
+    fn a_scheduler_gets_every_bio_unless_batches_may_go_past_it() {
+        with_env(|env| {
+            let mut parts = Parts::new(env);
+            let mut asked = |scheduler, straight| {
+                parts.change(|c| (c.scheduler, c.straight) = (scheduler, straight));
+                parts.refresh(env);
+                (parts.setup.has_scheduler(), parts.setup.schedules_all())
+            };
+            assert_eq!(asked(SchedulerKind::None, false), (false, false));
+            assert_eq!(asked(SchedulerKind::MqDeadline, true), (true, false));
+            assert_eq!(asked(SchedulerKind::MqDeadline, false), (true, true));
+        });
+    }
+}

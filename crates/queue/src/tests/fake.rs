@@ -65,14 +65,14 @@ impl Script {
 }
 
 /// Where the test tells the driver what to do.
-pub(super) struct Stage {
+pub(crate) struct Stage {
     script: Mutex<Script>,
-    pub(super) size_bytes: AtomicU64,
+    pub(crate) size_bytes: AtomicU64,
     pub(super) no_discard: AtomicBool,
 }
 
 impl Stage {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Stage {
             script: Mutex::default(),
             size_bytes: AtomicU64::new(1 << 30),
@@ -106,7 +106,7 @@ impl Stage {
     }
 
     /// How often driver queues were told of a change.
-    pub(super) fn refreshes(&self) -> usize {
+    pub(crate) fn refreshes(&self) -> usize {
         self.script.lock().unwrap().refreshes
     }
 
@@ -146,7 +146,7 @@ impl Stage {
 
 /// What the driver says of itself.
 #[derive(Clone, Copy)]
-pub(super) struct Setup {
+pub(crate) struct Setup {
     pub(super) limits: Limits,
     pub(super) hw: HwQueues,
     /// The driver says that it ends at once what it takes.
@@ -155,7 +155,7 @@ pub(super) struct Setup {
 
 impl Setup {
     /// `depth` tags of one hardware queue; every operation supported.
-    pub(super) fn depth(depth: u32) -> Self {
+    pub(crate) fn depth(depth: u32) -> Self {
         let limits = Limits {
             max_discard_bytes: 1 << 30,
             max_write_zeroes_bytes: 1 << 30,
@@ -182,7 +182,7 @@ pub(crate) struct Fake {
 }
 
 impl Fake {
-    pub(super) fn new(setup: Setup, stage: &Arc<Stage>) -> Self {
+    pub(crate) fn new(setup: Setup, stage: &Arc<Stage>) -> Self {
         Fake { setup, stage: stage.clone() }
     }
 }

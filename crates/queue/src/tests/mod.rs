@@ -3,6 +3,7 @@
 mod apart;
 mod attributes;
 mod busy;
+mod env;
 pub(crate) mod fake;
 mod flush;
 mod interleaved;
@@ -15,6 +16,8 @@ mod switched;
 mod timeout;
 mod timing;
 mod together;
+
+pub(crate) use env::with_env;
 
 use crate::queue::{QueueOptions, RequestQueue};
 use crate::scheduler::SchedulerKind;
