@@ -1,5 +1,5 @@
 //! A context on one device, for the drivers' tests.
-#![allow(clippy::vec_box, reason = "bios are boxes to those who submit and reap them")]
+#![allow(clippy::vec_box, reason = "submit and reap take and give bios in boxes")]
 
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::{Engine, Ring};

@@ -2,8 +2,8 @@
 //! for ten seconds, right after a call and with I/O open. Nobody else's I/O waits for it, and the
 //! scheduler can be switched meanwhile.
 //!
-//! No time is judged: who is away stays away until the others have gone on, and if they do not
-//! the test ends with what each of them was at.
+//! No time is judged: an owner that is away stays away until the others have gone on, and if they
+//! do not the test ends with what each of them was at.
 
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
@@ -23,7 +23,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const CONTEXTS: usize = 32;
-/// Of the device: fewer than those who are away hold, if nobody reaps for them.
+/// Of the device: fewer than absent owners hold, if no other thread reaps for them.
 const TAGS: u32 = 16;
 const AWAY: Duration = Duration::from_secs(10);
 /// From one's leaving to the next one's; so up to 25 are away at a time.
@@ -67,7 +67,7 @@ impl Driver for Shallow {
     }
 }
 
-/// What all may see of one.
+/// The state of a member that all may see.
 #[derive(Default)]
 struct Member {
     completed: AtomicU64,
@@ -103,7 +103,7 @@ impl Hall {
     }
 
     /// Whether everybody present has gone on since `before`, and has nothing open that it submitted
-    /// by `half`. Who is away itself went on before it left: see [`Submitter::take_leave`].
+    /// by `half`. A member that is away went on before it left: see [`Submitter::take_leave`].
     fn went_on(&self, before: &[u64], half: u64) -> bool {
         self.members.iter().zip(before).all(|(member, before)| {
             let open_since = member.open_since.load(SeqCst);
@@ -157,7 +157,7 @@ impl Hall {
         let mut out = std::io::stderr().lock();
         let _ = writeln!(
             out,
-            "somebody waits for who is away; turn {}, scheduler {:?}, in flight {:?}",
+            "a member waits for an absent one; turn {}, scheduler {:?}, in flight {:?}",
             self.turn.load(SeqCst),
             self.device.attribute("queue/scheduler"),
             self.device.stats().in_flight()
@@ -184,7 +184,7 @@ struct Submitter<'a> {
     device: DevIndex,
     hall: &'a Hall,
     number: usize,
-    /// What was written last, by block.
+    /// The round that wrote each block last.
     written: Vec<u64>,
     round: u64,
     /// I/Os that are open.
@@ -283,8 +283,8 @@ impl Submitter<'_> {
         }
     }
 
-    /// Go on for a while after whoever left before, then call nothing until time is over and the
-    /// others have gone on without.
+    /// Go on for a while after the member that left before, then call nothing until time is over
+    /// and the others have gone on without.
     fn take_leave(&mut self) {
         let enough = self.me().completed.load(SeqCst) + IOS;
         while self.me().completed.load(SeqCst) < enough {
@@ -318,7 +318,7 @@ impl Submitter<'_> {
     }
 }
 
-/// A block that tells its place and who wrote it last; of zeroes if nobody did.
+/// A block that tells its place and its last writer; of zeroes if there was none.
 fn content(block: u64, round: u64) -> [u8; 512] {
     let mut bytes = [0; 512];
     if round > 0 {

@@ -1,4 +1,4 @@
-//! What an I/O costs in the steady state on devices that complete inline: no allocation, no
+//! The cost of an I/O in the steady state on devices that complete inline: no allocation, no
 //! lock, one clock reading for 32. In a process of its own, because the allocator counts for
 //! all threads; one test, for the same reason.
 
@@ -39,7 +39,7 @@ static ALLOCATOR: Counting = Counting;
 
 const ROUNDS: u64 = 2_000;
 
-/// What `ROUNDS` rounds cost: allocations, locks, clock readings.
+/// The cost of `ROUNDS` rounds: allocations, locks, clock readings.
 struct Costs {
     allocations: u64,
     locks: u64,

@@ -1,5 +1,5 @@
-//! `mq-deadline` under real threads: nothing is lost or stranded, whoever has the turn, whoever is
-//! away, and whatever is changed meanwhile.
+//! `mq-deadline` under real threads: nothing is lost or stranded, whichever thread has the turn,
+//! whichever is away, and whatever is changed meanwhile.
 
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;

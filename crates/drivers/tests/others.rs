@@ -90,7 +90,7 @@ impl Drop for LoopDevice {
     fn drop(&mut self) {
         let detach = ["30", "losetup", "--detach", &self.name];
         let _ = Command::new("timeout").args(detach).status();
-        // Whoever just looks at it keeps it for a moment.
+        // A process that just looks at it keeps it for a moment.
         let end = Instant::now() + Duration::from_secs(10);
         while self.is_attached() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(10));
@@ -131,7 +131,7 @@ fn a_file_is_not_written_beside_a_loop_device() {
     assert!(!notice.contains("attached"), "{notice}");
 }
 
-/// What is at the path now is looked at as at the first opening.
+/// The file at the path now is looked at as at the first opening.
 #[test]
 fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
     let dir = tempfile::tempdir().unwrap();

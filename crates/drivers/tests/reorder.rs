@@ -1,4 +1,4 @@
-//! What reordering is for, on a simulated disk whose time the test moves: exact times, in the
+//! The use of reordering, on a simulated disk whose time the test moves: exact times, in the
 //! order in which the disk was given its requests, with `mq-deadline` and without a scheduler.
 //!
 //! Every end is predicted from the formula of [`Seek`] and the requests that the driver got, and
@@ -26,7 +26,7 @@ const START: u64 = 1 << 60;
 
 const SIZE_BYTES: u64 = 1 << 30;
 const SECTORS: u64 = SIZE_BYTES / 512;
-/// What each request takes when the head is there.
+/// The time that each request takes when the head is there.
 const BASE_NS: u64 = 100_000;
 const SEEK: Seek = Seek { min_ns: 200_000, max_ns: 8 * MS };
 
@@ -290,7 +290,7 @@ fn batch_ns() -> u64 {
     SEEK.max_ns + FIFO_BATCH as u64 * (BASE_NS + SEEK.min_ns) + sweep
 }
 
-/// Where the reader that streams begins.
+/// The first sector of the reader that streams.
 const STREAM: u64 = SECTORS / 2;
 const STREAM_DEPTH: u64 = 8;
 const WRITES: usize = 256;
@@ -358,7 +358,7 @@ fn no_read_waits_longer_than_its_expiry_and_two_batches() {
     }
 }
 
-/// What the deadline is for, and the scheduler: without them the same read waits far longer.
+/// The deadline and the scheduler serve this: without them the same read waits far longer.
 #[test]
 fn without_expiry_or_scheduler_that_read_waits_longer() {
     let bound = READ_EXPIRE_MS * MS + 2 * batch_ns();

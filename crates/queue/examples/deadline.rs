@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// What is measured: mq-deadline, or first in, first out without any scheduler.
+/// The object of the measurement: mq-deadline, or first in, first out without any scheduler.
 struct Bench {
     deadline: Option<Deadline>,
     position: Position,

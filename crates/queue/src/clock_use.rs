@@ -1,4 +1,4 @@
-//! Which I/Os share a reading of the clock, where a device ends them in the call.
+//! Readings of the clock that several I/Os share, where a device ends them in the call.
 
 use drystone_core::Env;
 use drystone_core::clock::Ns;
@@ -13,7 +13,7 @@ pub enum ClockUse {
     /// All that are submitted together do; each end is read ("block: cache current nsec time in
     /// struct blk_plug" by itself: it serves only the issue side).
     Plug,
-    /// Nobody shares one.
+    /// No two share one.
     Each,
     /// The clock is not read. Nothing that needs a time works.
     Never,
@@ -26,8 +26,8 @@ impl ClockUse {
         if self == ClockUse::Never { 0 } else { env.time.submit_time() }
     }
 
-    /// What was kept goes to the driver now, perhaps long after this context last read its clock:
-    /// its time-out counts from a reading that is no older than one may be.
+    /// Bios that were kept go to the driver now, perhaps long after this context last read its
+    /// clock: their time-outs count from a reading that is no older than one may be.
     #[inline]
     pub(crate) fn before_issue(self, env: &mut Env) {
         if self != ClockUse::Never {

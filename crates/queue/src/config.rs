@@ -9,7 +9,7 @@ use drystone_core::{Limits, Published};
 /// The configuration as channels find it.
 pub type ConfigCell = Published<Config>;
 
-/// What may change on a live queue.
+/// The settings that may change on a live queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Limits in force, after the user's own.
@@ -35,7 +35,7 @@ pub struct Config {
     pub(crate) map: QueueMap,
     /// `queue/io_poll` as the user wishes it, whether there is a queue to poll or not.
     pub wants_poll: bool,
-    /// How many are just telling those above that polling ends.
+    /// How many calls are just telling the devices above that polling ends.
     pub(crate) polling_ends: u32,
     /// `queue/write_cache` as the user sees it, whatever the driver says.
     pub write_cache: Option<bool>,
@@ -51,7 +51,7 @@ impl Config {
         self.wants_poll && self.map.hw().poll > 0
     }
 
-    /// Whether those above may count on that.
+    /// Whether the devices above may count on that.
     pub(crate) fn may_be_polled(&self) -> bool {
         self.polls() && self.polling_ends == 0
     }

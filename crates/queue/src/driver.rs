@@ -1,4 +1,4 @@
-//! What a driver is to the request queue.
+//! The interface of a driver to the request queue.
 
 use crate::request::{Request, Slots};
 use drystone_core::mailbox::Message;
@@ -18,7 +18,7 @@ pub struct HwQueues {
     pub depth: u32,
 }
 
-/// What a driver did with a request.
+/// A driver's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issue {
     /// It is done already.
@@ -41,7 +41,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Size in bytes, as of now.
     fn size_bytes(&self) -> u64;
 
-    /// What a request may be.
+    /// The limits of a request.
     fn limits(&self) -> Limits;
 
     /// Its hardware queues, as they are at first.
@@ -151,8 +151,8 @@ pub trait DriverQueue: Send + 'static {
     ) {
     }
 
-    /// What has ended since the last call is about to be given back: the requests in `done`, whose
-    /// `status` may still be changed.
+    /// The requests in `done`, which have ended since the last call, are about to be given back.
+    /// Their `status` may still be changed.
     #[inline]
     fn ending(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &[u32]) {}
 

@@ -21,7 +21,7 @@
 
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 
-/// What a bio that came out of the machine needs next.
+/// The next step of a bio that came out of the machine.
 pub(crate) enum Next {
     /// It is over.
     End(Box<Bio>, Status),
@@ -29,7 +29,7 @@ pub(crate) enum Next {
     Data(Box<Bio>),
 }
 
-/// Where a bio that concerns the flush machine starts.
+/// The first step of a bio that concerns the flush machine.
 pub(crate) enum Start {
     /// Nothing to do: it is over.
     End(Box<Bio>),

@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A tag set keeps its number for as long as the device lives. One that was taken away is used on
 //!   by the channels that have not left it yet, and by all when it comes back; so no tag is lost.
-//! * What a context uses follows from its number and the counts alone.
+//! * The queues of a context follow from its number and the counts alone.
 
 use crate::driver::HwQueues;
 use crate::tags::TagSet;

@@ -10,7 +10,7 @@ use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
 use drystone_core::{Bio, Status};
 
-/// Where a request is in its life.
+/// The stage of a request's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum State {
     /// Not in use.
@@ -22,7 +22,7 @@ pub enum State {
     InFlight,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
     /// Its bios end with it.
@@ -38,9 +38,9 @@ pub(crate) enum Kind {
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Request {
-    /// What to do, and the bios it is for.
+    /// The operation, and the bios it is for.
     pub unit: Unit,
-    /// How it ended; set by whoever ends it.
+    /// How it ended; set by the code that ends it.
     pub status: Status,
     /// Anything the driver wants to remember with the request.
     pub driver_data: u64,

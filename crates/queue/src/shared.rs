@@ -62,7 +62,7 @@ impl DeviceBusy {
     }
 }
 
-/// What the channels of a device share.
+/// State that the channels of a device share.
 pub(crate) struct Shared<D, S> {
     pub(crate) name: String,
     pub(crate) driver: D,

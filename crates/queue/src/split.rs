@@ -1,4 +1,4 @@
-//! Where a bio must be cut to fit a device's limits (Linux `block/blk-merge.c`).
+//! The cuts of a bio that make its parts fit a device's limits (Linux `block/blk-merge.c`).
 
 use drystone_core::{Bio, Limits, Op};
 

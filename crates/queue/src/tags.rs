@@ -1,4 +1,5 @@
-//! Tag sets: which requests of a hardware queue may be with the driver, and who waits for one.
+//! Tag sets: they say which requests of a hardware queue may be with the driver, and which
+//! contexts wait for a tag.
 //!
 //! Layout and search follow Linux's sbitmap (`lib/sbitmap.c`): words of bits, each on a cache
 //! line of its own; a small set is spread over at least four words; a context starts at its own
@@ -11,9 +12,9 @@
 //!   visits that context), after the driver has given the request back.
 //! * While `waiting` is not 0, tags go only to contexts that were woken. A context counts in
 //!   `waiting` from [`TagSet::wait`] until it has answered its wake-up with [`TagSet::woken`].
-//! * No tag is left free while a context waits: whoever frees tags, starts to wait, or answers
-//!   a wake-up calls `wake` afterwards. Only one wakes at a time; the others leave their call in
-//!   `calls`, which the one that wakes looks at again after it has let go.
+//! * No tag is left free while a context waits: a context that frees tags, starts to wait, or
+//!   answers a wake-up calls `wake` afterwards. Only one wakes at a time; the others leave their
+//!   call in `calls`, which the one that wakes looks at again after it has let go.
 //!
 //! Memory order: `free` clears bits with release, `take` sets them with acquire, so what the
 //! former holder did with the slot's shared state is seen by the next. There are two store-load
@@ -70,11 +71,11 @@ pub struct TagSet {
     granted: AtomicU32,
     /// Calls of `wake` that nobody has answered.
     calls: AtomicU32,
-    /// Turns of waiters while others, who do not wait in line, wanted tags too.
+    /// Turns of waiters while others that do not wait in line wanted tags, too.
     shared_turns: AtomicU32,
     /// Waiters that have just come.
     arrivals: Mailbox,
-    /// Waiters in order, by whoever wakes.
+    /// Waiters in order. The one that wakes has the lock.
     queue: Lock<VecDeque<Arc<Message>>>,
 }
 
@@ -243,7 +244,7 @@ impl TagSet {
         debug_assert!(granted > 0 && waiting > 0);
     }
 
-    /// For a woken waiter when others want tags who do not wait in line: true every other time,
+    /// For a woken waiter when others that do not wait in line want tags: true every other time,
     /// when those are to go first.
     pub fn others_first(&self) -> bool {
         self.shared_turns.fetch_add(1, Relaxed).is_multiple_of(2)
@@ -400,10 +401,10 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
 
     /// Contexts on one tag set, each of which needs a tag once. As in a channel, the turn of a
-    /// waiter is taken by whoever sends its message.
+    /// waiter is taken by the context that sends its message.
     struct Model {
         set: TagSet,
-        /// What a tag guards; the checker sees two holders at once, or one too early.
+        /// The state that a tag guards; the checker sees two holders at once, or one too early.
         slots: Vec<UnsafeCell<()>>,
         messages: Vec<Arc<Message>>,
         served: Vec<AtomicBool>,
@@ -444,7 +445,7 @@ mod loom_tests {
                 }
                 self.set.woken();
                 if !got {
-                    // Somebody who had not seen that others wait was quicker.
+                    // A context that had not seen that others wait was quicker.
                     self.set.wait(message);
                 }
                 self.set.wake(user, |m| turns.push(m));

@@ -2,8 +2,8 @@
 //!
 //! A block device has the logical blocks of the host, whatever is asked for: it zeroes and discards
 //! nothing smaller. A file has blocks of 512 bytes, so that what it holds means the same on every
-//! disk; only who asks for direct I/O gets the larger blocks that direct I/O needs on some file
-//! systems (on a disk of 4096-byte sectors, for one).
+//! disk; only a user that asks for direct I/O gets the larger blocks that direct I/O needs on some
+//! file systems (on a disk of 4096-byte sectors, for one).
 
 use super::options::{Direct, FileOptions};
 use super::system::{is_in_memory, stat};
@@ -296,7 +296,7 @@ mod tests {
             (4096, needs(4096), Yes, None, Ok((4096, true, ""))),
             (4096, needs(4096), No, None, Ok((4096, false, ""))),
             (4096, needs(4096), Yes, Some(4096), Ok((4096, true, ""))),
-            // Larger blocks than the host's are made of them by who asked for them.
+            // Larger blocks than the host's are made of them for the user that asked for them.
             (512, needs(512), Auto, Some(4096), Ok((512, true, ""))),
             (
                 4096,

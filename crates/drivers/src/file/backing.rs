@@ -49,13 +49,13 @@ pub trait Backing: Send + Sync {
         None
     }
 
-    /// Where data next begins from `from`; at most `end`.
+    /// The place from `from` on where data next begins; at most `end`.
     ///
     /// # Errors
     /// When the system refuses.
     fn next_data(&self, from: u64, end: u64) -> io::Result<u64>;
 
-    /// Where a hole next begins from `from`; at most `end`.
+    /// The place from `from` on where a hole next begins; at most `end`.
     ///
     /// # Errors
     /// When the system refuses.
@@ -119,7 +119,7 @@ impl Backing for OpenFile {
     }
 }
 
-/// Where data (or a hole) next begins from `from`, at most `end`.
+/// The place from `from` on where data (or a hole) next begins; at most `end`.
 fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
     might_block("lseek");
     if from >= end {

@@ -1,5 +1,5 @@
-//! What a device holds of the file that it stands on, however often that is opened anew: its lock,
-//! and which file it is.
+//! The hold of a device on its file, however often that is opened anew: the lock, and which file it
+//! is.
 
 use super::locks;
 use super::system::{limit_below, stat};

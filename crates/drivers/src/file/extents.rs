@@ -42,7 +42,7 @@ pub(super) fn extents(
     } else {
         Some(offset)
     };
-    // Where nothing is known there may be data, also where the file was cut short below us.
+    // There may be data where nothing is known, also where the file was cut short below us.
     if let Some(at) = known {
         list.push(Extent::data(at, end - at));
     }

@@ -8,11 +8,11 @@
 //!   ours, and lets readers in.
 //! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once,
 //!   at least one sees the other.
-//! * Who makes a file waits for the lock while the file is empty: somebody who found it there,
-//!   before it had its length, has the lock for a moment, and is refused. So of several that make a
-//!   file at once one always gets it.
-//! * Who makes a file and is refused takes it away again before it lets go of the lock. So whoever
-//!   has the lock looks whether the path still leads to the file, and opens the path once more if
+//! * The maker of a file waits for the lock while the file is empty: another process that found it
+//!   there, before it had its length, has the lock for a moment, and is refused. So of several that
+//!   make a file at once one always gets it.
+//! * A maker that is refused takes its file away again before it lets go of the lock. So the holder
+//!   of the lock looks whether the path still leads to the file, and opens the path once more if
 //!   not.
 
 use super::options::FileOptions;
@@ -173,7 +173,10 @@ mod tests {
         };
         let (maker, other) = (open(), open());
         lock(&other, &options, false).unwrap();
-        assert!(lock(&maker, &options, false).is_err(), "who found it there does not wait");
+        assert!(
+            lock(&maker, &options, false).is_err(),
+            "the one that found it there does not wait"
+        );
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lock(&maker, &options, true));
             // It has looked, and has found the lock taken.

@@ -1,5 +1,5 @@
-//! Loop devices of the host that stand on a file. They take no byte locks, so whoever writes the
-//! file beside one is not found by them.
+//! Loop devices of the host that stand on a file. They take no byte locks, so locks
+//! do not find a writer beside one.
 //!
 //! Looked for once, when a file is opened, by the path that sysfs has of what is attached. No loop
 //! device is opened, nor is any other file looked at: one whose file system hangs would hang the

@@ -1,7 +1,7 @@
 //! Opening the file of a device again, while the device is in use.
 //!
 //! ```text
-//!   who opens it                              each queue
+//!   the thread that opens it                  each queue
 //!   opens the path, looks at it, locks it     I/O with the opening before
 //!   exchanges the opening, tells contexts     takes over the new one: new I/O goes there, and what was begun ends
 //!                                             where it began
@@ -13,10 +13,10 @@
 //! * A failure before the exchange changes nothing: the file that is open stays in use.
 //! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another
 //!   one is locked before the exchange, and the one before until its I/O has ended.
-//! * Where it is the same file, nothing that was lost and that nobody has been told of is
-//!   forgotten. The kernel tells a lost write to each opening once, and one that was opened after
-//!   the loss never hears of it if somebody else was told. So the one before is asked (`fdatasync`)
-//!   after the new one was opened: what is lost later, both are told.
+//! * A loss that no client has been told of is not forgotten if it is the same file. The kernel
+//!   tells a lost write to each opening once, and one that was opened after the loss never hears of
+//!   it if another one was told. So the one before is asked (`fdatasync`) after the new one was
+//!   opened: both are told of any later loss.
 
 use super::access::{self, Access, set_direct};
 use super::claim::{Claim, Identity};

@@ -48,8 +48,8 @@ pub(super) fn held(path: &Path, holder: Option<u32>, unseen: &str) -> Error {
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that has the device open, through whichever node: who opened it exclusively leaves
-/// no lock that /proc would show.
+/// A process that has the device open, through whichever node: an exclusive opening leaves no lock
+/// that /proc would show.
 pub(super) fn find_opener(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let kind = |m: &Metadata| m.mode() & libc::S_IFMT;

@@ -1,5 +1,5 @@
-//! How contexts wait for null devices in each poll mode.
-#![allow(clippy::vec_box, reason = "bios are boxes to those who submit and reap them")]
+//! The waits of contexts for null devices in each poll mode.
+#![allow(clippy::vec_box, reason = "submit and reap take and give bios in boxes")]
 
 use super::tests::null;
 use super::*;
@@ -97,8 +97,8 @@ fn adaptive_does_not_sleep_on_polled_io() {
     assert_eq!(rig.cx.wait_counts().sleeps, 0);
 }
 
-/// What *adaptive* chose for devices of this machine is not judged, but nothing is lost by it, and
-/// the submitter's own flag counts for nothing.
+/// The choice of *adaptive* for devices of this machine is not judged, but nothing is lost by it,
+/// and the submitter's own flag counts for nothing.
 #[test]
 fn adaptive_finds_everything() {
     for engine in ENGINES {

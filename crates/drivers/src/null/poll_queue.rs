@@ -1,5 +1,5 @@
-//! A poll queue of a null device: requests in it complete only when somebody looks, and whoever
-//! looks completes all that are due, also those of other contexts that share the queue.
+//! A poll queue of a null device: requests in it complete only when a context looks, and that
+//! context completes all that are due, also those of other contexts that share the queue.
 //!
 //! Invariants:
 //! * `due` is touched with its lock only, which is tried: a queue that another thread polls is
@@ -57,8 +57,8 @@ pub(crate) struct PollQueue {
     arrivals: ArrayQueue<Ticket>,
     due: Lock<BinaryHeap<Ticket>>,
     skip_busy: bool,
-    /// Looks at it, those that found something, and those that were skipped. Written by who has the
-    /// lock, but for the last.
+    /// Looks at it, those that found something, and those that were skipped. The holder of the lock
+    /// writes all but the last.
     invoked: AtomicU64,
     success: AtomicU64,
     skipped: AtomicU64,
@@ -181,7 +181,7 @@ mod tests {
         assert!(queue.push(ticket(1, 1)));
         let looking = queue.due.lock(&user);
         assert_eq!(look(&queue, &user, 5), (Looked::Skipped, vec![]));
-        assert!(queue.push(ticket(2, 2)), "who submits does not wait for who looks");
+        assert!(queue.push(ticket(2, 2)), "a submitter does not wait for one that looks");
         drop(looking);
         assert_eq!(look(&queue, &user, 5), (Looked::Found(2), vec![1, 2]));
         assert_eq!(queue.counts(), "considered=2 invoked=1 success=1");

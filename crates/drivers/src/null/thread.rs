@@ -18,8 +18,8 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 
 /// How long the thread stays awake without requests, once one took time.
 const AWAKE_NS: Ns = 1_000_000;
-/// How rarely it looks for new requests while it has some: whoever starts them writes to the line
-/// that it reads.
+/// How rarely it looks for new requests while it has some: contexts that start them write to the
+/// cache line that it reads.
 const ARRIVALS_NS: Ns = 1_000;
 
 /// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From
@@ -188,7 +188,7 @@ mod tests {
         let now = clock.now();
         thread.complete_at(now + 30_000_000, words[0].clone());
         thread.complete_at(now + 1_000_000, words[1].clone());
-        // What comes for no channel is dropped, and then the word is ours alone.
+        // A message for no channel is dropped, and then the word is ours alone.
         while Arc::strong_count(&words[1]) > 1 {
             cx.wait(None);
         }

@@ -220,7 +220,7 @@ fn a_long_range_is_zeroed_in_pieces() {
     }
 }
 
-/// What is zeroed in pieces is all that was asked for, and nothing else.
+/// Zeroing in pieces zeroes all that was asked for, and nothing else.
 #[test]
 fn pieces_have_no_seams() {
     const LEN: usize = 24 << 20;
@@ -284,7 +284,7 @@ fn ranges_take_turns() {
     assert_eq!(rig.drain()[0].status, Status::Cancelled);
 }
 
-/// What nobody wants any more is not zeroed to its end, and holds up nothing that comes after it.
+/// A range that is withdrawn is not zeroed to its end, and holds up nothing that comes after it.
 #[test]
 fn a_long_range_that_is_withdrawn_ends_before_its_time() {
     // More than the machine has memory for, so that nothing here may go on.

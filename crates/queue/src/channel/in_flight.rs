@@ -84,7 +84,7 @@ pub(crate) struct Ended {
 
 /// The rest of a request that is not plain, or has several bios.
 pub(crate) struct Rest {
-    /// What it was for.
+    /// Its purpose.
     pub(crate) kind: Kind,
     /// How it ended, as a failure is told.
     pub(crate) failure: Failure,
@@ -220,7 +220,7 @@ impl InFlight {
         }
     }
 
-    /// What the driver needs to report requests that are done.
+    /// The slots and the list by which the driver reports requests that are done.
     #[inline]
     pub(crate) fn for_driver(&mut self) -> (&mut Slots, &mut Vec<u32>) {
         (&mut self.slots, &mut self.done)
@@ -389,7 +389,7 @@ impl InFlight {
     }
 }
 
-/// What a request of an operation with `flags` is for.
+/// The purpose of a request of an operation with `flags`.
 #[inline]
 fn kind_of(op: Op, flags: BioFlags, limits: &Limits) -> Kind {
     match flags.contains(BioFlags::FUA) && !has_fua(op, limits) {

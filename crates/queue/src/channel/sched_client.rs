@@ -79,7 +79,7 @@ pub(crate) struct SchedulerClient<S: Scheduler> {
     refused: BioList,
     /// Doorbells to ring when the scheduler has been left.
     doorbells: Vec<Arc<Message>>,
-    /// What the scheduler keeps with this channel.
+    /// The state that the scheduler keeps with this channel.
     local: S::Local,
 }
 
@@ -164,8 +164,8 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.to_scheduler.append(bios);
     }
 
-    /// How `bios` go for which there are tags while the scheduler has no work. Bios that go in
-    /// order are put in it.
+    /// The dispatch of `bios`, for which there are tags while the scheduler has no work. Bios that
+    /// go in order are put in it.
     #[inline]
     pub(crate) fn plan<D: Driver>(
         &mut self,

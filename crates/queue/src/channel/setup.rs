@@ -1,4 +1,5 @@
-//! What a channel works with: its device, its driver queue and its copy of the configuration.
+//! The things that a channel works with: its device, its driver queue and its copy of the
+//! configuration.
 //!
 //! Invariants:
 //! * The copy is as old as the last [`Setup::refresh`], or as the last turn at the shared
@@ -69,7 +70,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         &self.config.limits
     }
 
-    /// What the channels of the device share.
+    /// The state that the channels of the device share.
     #[inline]
     pub(crate) fn shared(&self) -> &Shared<D, S> {
         &self.shared
@@ -81,7 +82,8 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         &self.shared.scheduler
     }
 
-    /// What the shared scheduler needs: itself, the copy of the configuration, and its source.
+    /// The parts for a run of the shared scheduler: itself, the copy of the configuration, and its
+    /// source.
     #[inline]
     pub(crate) fn for_scheduler(&mut self) -> (&S, &mut Subscription<Config>, &ConfigCell) {
         (&self.shared.scheduler, &mut self.config, &self.shared.config)

@@ -1,4 +1,4 @@
-//! What a shared scheduler gets of the channel in whose call it runs.
+//! The channel in whose call a shared scheduler runs, as the scheduler gets it.
 
 use super::deadline::Insertion;
 use super::port::{self, Grant, Port};
@@ -71,7 +71,7 @@ impl ToRun {
     }
 }
 
-/// Where the caller takes units that may go.
+/// The places where the caller takes units that may go.
 pub struct Outlet<'a> {
     /// The caller's channel.
     pub port: &'a Arc<Port>,
@@ -87,8 +87,8 @@ pub struct Outlet<'a> {
 }
 
 impl Outlet<'_> {
-    /// Where a unit of channel `home` that may go is to be put: for the caller's own driver queue
-    /// (if it is the caller's, or ends at once there), or for the channel that it came through.
+    /// The memory for a unit of channel `home` that may go: of the caller's own driver queue (if
+    /// the unit is the caller's, or ends at once there), or for the channel that it came through.
     /// [`Caller::grant_placed`] follows, before the next one is asked for.
     #[inline]
     pub fn place(&mut self, home: u32) -> &mut Unit {
@@ -244,7 +244,7 @@ impl<'a> Caller<'a> {
     /// A tag for a unit of `port`, and its hardware queue.
     fn tag_for(&mut self, port: &Port) -> Option<(u32, u32)> {
         let (hctx, hint) = self.hctx_of(port)?;
-        // Where units end at once, the spare tag is the one that serves all of them.
+        // The spare tag serves all units where they end at once.
         let is_spare = !self.out.completes_inline || self.out.to_run.is_empty();
         if hctx == self.out.tags.slot().hctx && self.takes_own() && is_spare {
             return self.out.tags.pop().map(|tag| (hctx, tag));

@@ -46,7 +46,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     /// Which I/Os share a reading of the clock.
     const CLOCK: ClockUse = ClockUse::Shared;
 
-    /// What each channel keeps for it.
+    /// The state that each channel keeps for it.
     type Local: Default + Send;
 
     /// Take over `bios` (emptied), which were submitted through the caller's channel, and let what

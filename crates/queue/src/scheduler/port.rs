@@ -1,4 +1,4 @@
-//! How a shared scheduler reaches the channels of its device.
+//! The port by which a shared scheduler reaches a channel of its device.
 //!
 //! Invariants:
 //! * A granted unit has a tag of the queue at which the channel was, and there is a place for each
@@ -31,7 +31,7 @@ pub type Port = drystone_core::Port<PortState>;
 /// The channels of a device, by number.
 pub type Ports = drystone_core::Ports<PortState>;
 
-/// What a channel and the scheduler share.
+/// State that a channel and the scheduler share.
 pub struct PortState {
     /// The hardware queue whose tags its units get.
     pub(crate) current_hctx: CurrentHctx,

@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// Give the tag back; whoever waits for it is served.
+    /// Give the tag back; the bio that waits for it is served.
     fn free(&self) {
         let _ = self.tags.free(self.tags.batch_of(0));
         if self.kept.load(Relaxed) > 0 || self.turn.has_published() {

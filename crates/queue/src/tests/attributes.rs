@@ -112,7 +112,7 @@ fn the_write_cache_is_what_the_user_says() {
     assert_eq!(rig.all_ended().len(), 2);
     assert_eq!(rig.ops(), [Op::Write, Op::Write, Op::Flush]);
     assert!(rig.stage.seen()[1].flags.contains(BioFlags::FUA));
-    // What the driver changes later does not undo it.
+    // A later change of the driver does not undo it.
     rig.device.set_attribute("queue/write_cache", "write through").unwrap();
     rig.device.set_attribute("no_discard", "true").unwrap();
     assert_eq!(rig.attribute("queue/write_cache"), "write through");
@@ -149,7 +149,7 @@ fn the_number_of_requests_changes_under_load() {
     assert_eq!(rig.stage.held(), 16);
     rig.device.set_attribute("queue/nr_requests", "3").unwrap();
     assert_eq!(rig.attribute("queue/nr_requests"), "3");
-    // What is held stays held; from then on there are three.
+    // Requests that are held stay held; from then on there are three.
     for held in (3..16).rev() {
         assert!(rig.stage.give_back(0, Status::Ok));
         rig.ended();

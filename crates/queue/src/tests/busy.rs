@@ -119,8 +119,8 @@ fn a_dropped_context_cancels_what_was_refused() {
     assert!(rig.taken().is_empty());
 }
 
-/// What the flush machine lets go after the drop meets a driver that is busy, or no tag: nobody
-/// would come back to offer it again.
+/// A bio that the flush machine lets go after the drop meets a driver that is busy, or no tag: no
+/// call would come back to offer it again.
 #[test]
 fn what_comes_up_after_the_drop_ends_too() {
     for busy in [Answer::Busy(0), Answer::Busy(u64::MAX - 1)] {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// What the driver answers to a request.
+/// The driver's answer to a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// It is done.
@@ -64,7 +64,7 @@ impl Script {
     }
 }
 
-/// Where the test tells the driver what to do.
+/// The orders of the test to the driver, and what the driver has seen.
 pub(crate) struct Stage {
     script: Mutex<Script>,
     pub(crate) size_bytes: AtomicU64,
@@ -144,7 +144,7 @@ impl Stage {
     }
 }
 
-/// What the driver says of itself.
+/// The properties that the driver says it has.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(super) limits: Limits,

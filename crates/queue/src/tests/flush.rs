@@ -5,7 +5,8 @@ use super::*;
 const PRE: BioFlags = BioFlags::PREFLUSH;
 const FUA: BioFlags = BioFlags::FUA;
 
-/// What the driver got, as text: `F` flush, `w` write, `W` write with FUA, `z` write zeroes.
+/// The requests that the driver got, as text: `F` flush, `w` write, `W` write with FUA, `z` write
+/// zeroes.
 fn steps(rig: &Rig) -> String {
     let letter = |s: &Seen| match s.op {
         Op::Flush => 'F',

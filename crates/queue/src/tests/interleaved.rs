@@ -1,4 +1,4 @@
-//! What other threads may do between two steps of one, put there.
+//! Steps of other threads, put between two steps of one.
 
 use super::*;
 use crate::config::Config;
@@ -11,9 +11,9 @@ use std::rc::Rc;
 type Hook = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// What happens while a closing channel has the turn, and just after it has left it.
+    /// The step that happens while a closing channel has the turn, and just after it has left it.
     static AT_CLOSE: RefCell<Option<(Hook, Hook)>> = const { RefCell::new(None) };
-    /// What happens after the next turns, one for each.
+    /// The steps that happen after the next turns, one for each.
     static AFTER_TURN: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
     /// What happens before the next turn.
     static BEFORE_TURN: RefCell<Option<Hook>> = const { RefCell::new(None) };

@@ -84,12 +84,12 @@ impl Rig {
         assert!(list.is_empty());
     }
 
-    /// What has ended: user data and status.
+    /// The bios that have ended: user data and status.
     fn ended(&mut self) -> Vec<(u64, Status)> {
         ended(&mut self.cx)
     }
 
-    /// What has ended and what ends in consequence.
+    /// The bios that have ended, and those that end in consequence.
     fn all_ended(&mut self) -> Vec<(u64, Status)> {
         let mut all = Vec::new();
         loop {

@@ -1,5 +1,5 @@
 //! The numbers of hardware and poll queues change on a live device. Contexts whose owners call
-//! nothing meanwhile are turned by whoever needs something of them.
+//! nothing meanwhile are visited by the contexts that need something of them.
 
 use super::attributes::refused;
 use super::*;
@@ -23,7 +23,7 @@ fn submit(cx: &mut Context, dev: DevIndex, sectors: impl IntoIterator<Item = u64
     cx.submit(dev, &mut list);
 }
 
-/// What the driver holds, by sector.
+/// The requests that the driver holds, by sector.
 fn held(rig: &Rig) -> Vec<u64> {
     rig.stage.held_requests().iter().map(|seen| seen.sector).collect()
 }
@@ -233,7 +233,7 @@ fn a_unit_of_a_context_between_two_queues_is_let_go_when_it_has_arrived() {
     assert_eq!(ended(&mut other).len(), 2);
 }
 
-/// What is polled stays in its queue until it is found; the next one goes to the queue of then.
+/// A polled request stays in its queue until it is found; the next one goes to the queue of then.
 #[test]
 fn a_poll_queue_is_left_when_nothing_is_in_it() {
     let rig = Rig::new(setup(1, 2, 8));
@@ -276,8 +276,8 @@ impl Holder for Above {
     }
 }
 
-/// Who stands on the device hears of the end of polling before it takes effect, and cannot take the
-/// member for one that polls any more, whoever makes it look.
+/// A holder of the device hears of the end of polling before it takes effect. From then on it
+/// cannot take the device for one that polls, whichever thread makes it look.
 #[test]
 fn those_above_hear_of_the_last_poll_queue_before_it_goes() {
     let mut rig = Rig::new(setup(1, 2, 8));

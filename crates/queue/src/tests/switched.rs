@@ -1,4 +1,4 @@
-//! What else wants tags beside units that are kept: new bios once the scheduler is switched off,
+//! Others that want tags beside units that are kept: new bios once the scheduler is switched off,
 //! flushes, units that stay with a driver that ends most at once.
 
 use super::*;

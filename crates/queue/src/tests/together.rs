@@ -1,4 +1,4 @@
-//! What contexts do for one another at mq-deadline, case by case.
+//! Contexts work for one another at mq-deadline, case by case.
 
 use super::*;
 use drystone_core::PriorityClass;
@@ -24,8 +24,8 @@ fn submit(cx: &mut Context, dev: DevIndex, bios: impl IntoIterator<Item = Box<Bi
     cx.submit(dev, &mut list);
 }
 
-/// Where the driver ends at once what it takes, whoever has the turn runs the units of all; but
-/// one that might stay there after all needs a tag of its own hardware queue, and goes home.
+/// The holder of the turn runs the units of all channels where the driver completes inline. A unit
+/// that might stay with the driver after all needs a tag of its own hardware queue, and goes home.
 #[test]
 fn units_that_may_stay_go_home() {
     let mut setup = Setup { completes_inline: true, ..Setup::cache(true) };
@@ -47,7 +47,8 @@ fn units_that_may_stay_go_home() {
     assert_eq!((write.context, write.flags & BioFlags::FUA), (1, BioFlags::FUA));
 }
 
-/// What the driver was too busy for comes back in its order, also if it is of several contexts.
+/// Units that the driver was too busy for come back in their order, also if they are of several
+/// contexts.
 #[test]
 fn what_comes_back_keeps_its_order() {
     let mut rig = elevated(Setup { completes_inline: true, ..Setup::depth(8) });

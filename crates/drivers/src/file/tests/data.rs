@@ -1,4 +1,4 @@
-//! What is written is read, and what is freed is a hole.
+//! Data that is written is read, and a range that is freed is a hole.
 
 use super::*;
 

@@ -5,7 +5,7 @@ use drystone_core::ring::{Buffers, FileOp, NetOp, Query, Ring, RingEvent, RingFi
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 
-/// What becomes of an operation.
+/// The fate of an operation.
 pub(super) enum Fault {
     /// It is not done and has this result.
     Result(i32),

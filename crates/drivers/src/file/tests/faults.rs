@@ -173,7 +173,7 @@ fn a_read_behind_the_end_of_a_file_cut_short_finds_it_out() {
                 assert_eq!(rig.read(0, 65536).unwrap(), pattern(65536, 3), "nobody has seen it");
                 assert_eq!(rig.device.attribute("cut_short").unwrap(), "0");
                 assert_eq!(rig.read(offset, bytes), Err(Status::Offline), "{end}");
-                // What is gone is not called a hole: it does not read as zeroes.
+                // Lost data is not called a hole: it does not read as zeroes.
                 let extents = rig.device.extents(2 * MIB, MIB, 10).unwrap();
                 assert!(extents.iter().all(|e| !e.zero), "{extents:?}");
                 assert_eq!(rig.device.attribute("cut_short").unwrap(), "1");
@@ -257,8 +257,7 @@ fn no_read_ends_well_after_it_was_seen_that_a_file_was_cut_short() {
     }
 }
 
-/// That write alone would give the file its length back, so that nobody would see what became of
-/// it.
+/// Such a write alone would give the file its length back, and so hide its loss.
 #[test]
 fn a_write_of_the_last_block_does_not_hide_that_a_file_was_cut_short() {
     for range in [false, true] {
@@ -273,7 +272,7 @@ fn a_write_of_the_last_block_does_not_hide_that_a_file_was_cut_short() {
     }
 }
 
-/// What was flushed is on the disk, or the flush says that it is not.
+/// Data that was flushed is on the disk, or the flush says that it is not.
 #[test]
 fn neither_a_flush_nor_zeroes_go_well_on_a_file_cut_short() {
     for op in [Op::Flush, Op::WriteZeroes, Op::Discard] {

@@ -1,4 +1,4 @@
-//! Which files are opened, and who else may have them.
+//! The files that may be opened, and the others that may have them.
 
 use super::*;
 use drystone_core::error::ErrorKind;
@@ -178,8 +178,8 @@ fn a_path_that_names_another_file_is_noticed() {
     assert_eq!(is_replaced(), "0");
 }
 
-/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves in the result who is in
-/// the way.
+/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves the holder that is
+/// in the way in the result.
 pub(super) fn byte_lock(
     file: &std::fs::File,
     command: i32,

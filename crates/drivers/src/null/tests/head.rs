@@ -58,7 +58,7 @@ fn a_head_rests_between_requests_and_serves_one_at_a_time() {
     let (mut rig, clock) = disk_rig(64);
     rig.submit([read(0)]);
     ends_at(&mut rig, &clock, &[(100, 0)]);
-    // What comes later begins when it comes, from where the head was left.
+    // A later request begins when it comes, from where the head was left.
     clock.advance(900);
     rig.submit([read(1)]);
     ends_at(&mut rig, &clock, &[(1_100, 1)]);

@@ -260,7 +260,7 @@ fn what_is_done_at_once_merges_and_is_counted() {
     }
 }
 
-/// What is wrong ends as it would in a request.
+/// A bio that is wrong ends as it would in a request.
 #[test]
 fn what_is_done_at_once_is_checked() {
     let mut rig = Rig::new(null(|o| (o.size_bytes, o.blocksize) = (1 << 20, 4096)), Engine::Auto);

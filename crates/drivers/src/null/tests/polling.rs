@@ -29,7 +29,8 @@ fn polled_bios_end_by_polling_only() {
     assert_eq!(rig.reap().len(), 1, "a device without poll queues");
 }
 
-/// Two contexts have one poll queue: whoever polls ends what is due of both, each in its context.
+/// Two contexts have one poll queue: the one that polls ends what is due of both, each in its
+/// context.
 #[test]
 fn who_polls_a_shared_queue_completes_for_all() {
     let mut rig = Rig::new(null(|o| o.poll_queues = 1), Engine::Auto);
@@ -58,8 +59,9 @@ fn polled(sector: u64) -> Box<Bio> {
     bio
 }
 
-/// What is in a poll queue when it is taken away is found there by polling, by its context or
-/// another that still uses it. What comes later goes to the queues of then, or ends by itself.
+/// Polling still finds the requests in a poll queue that is taken away: their context finds them,
+/// or another that still uses the queue. Later requests go to the queues of then, or end by
+/// themselves.
 #[test]
 fn what_is_in_a_poll_queue_that_goes_is_found() {
     let latency = Latency::constant(100_000);
@@ -74,7 +76,7 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
         list.push(polled(sector));
         cx.submit(dev, &mut list);
     };
-    // The first and the third share a queue. Nothing is due, so whoever is sent finds nothing.
+    // The first and the third share a queue. Nothing is due, so a poll finds nothing.
     submit(&mut second, 10);
     submit(&mut third, 20);
     rig.device.set_attribute("poll_queues", "1").unwrap();
@@ -85,7 +87,11 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
     assert_eq!(poll(&mut third), [20]);
     submit(&mut third, 21);
     clock.advance(200_000);
-    assert_eq!(poll(&mut third), [21], "who shares the queue finds the other for its owner");
+    assert_eq!(
+        poll(&mut third),
+        [21],
+        "a context that shares the queue finds the other for its owner"
+    );
     let mut out = BioList::new();
     assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 11));
     // None is left: it is found all the same, and the next one ends by itself.

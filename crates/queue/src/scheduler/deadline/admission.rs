@@ -1,4 +1,4 @@
-//! Admission: how many units may be with the scheduler and the driver at once, and who waits.
+//! Admission: how many units may be with the scheduler and the driver at once, and which bios wait.
 //!
 //! It stands for the scheduler's tags in Linux, of which there are `nr_requests`. mq-deadline gives
 //! at most `async_depth` of them to anything else than synchronous reads (Linux 6.12,
@@ -44,7 +44,7 @@ pub fn is_sync_read(op: Op) -> bool {
     op == Op::Read
 }
 
-/// What becomes of an offered bio.
+/// The outcome of an offer of a bio.
 #[derive(Debug)]
 pub enum Offered {
     /// It may be inserted now.
@@ -111,7 +111,7 @@ impl Admission {
         if is_read { self.reads.pop_front() } else { self.others.pop_front() }
     }
 
-    /// Whose turn it is, if a read and another, or only one of them, are there: true for the read.
+    /// The kind of bio whose turn it is: true is a read, false is another, `None` is neither.
     fn turn(&self, read: bool, other: bool, load: &Load) -> Option<bool> {
         match (read && load.has_room(true), other && load.has_room(false)) {
             (true, true) => Some(self.passed < load.writes_starved),

@@ -39,7 +39,7 @@ struct Item {
     bio: Option<Box<Bio>>,
 }
 
-/// What has not gone yet.
+/// The bios that have not gone yet.
 struct Left {
     fifo: u64,
     order: u64,

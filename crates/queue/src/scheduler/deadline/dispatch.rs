@@ -1,4 +1,4 @@
-//! What goes next: batches, deadlines, classes.
+//! The choice of the next unit: batches, deadlines, classes.
 
 use super::loose::Entry;
 use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, lane_of};
@@ -8,7 +8,7 @@ use crate::unit::Unit;
 /// context, when another has read its clock since. A unit may not wait for that.
 const ANY_TIME: Option<u64> = Some(u64::MAX);
 
-/// What a choice goes by.
+/// The facts that a choice goes by.
 #[derive(Clone, Copy)]
 struct Rules<'a> {
     now: u64,

@@ -33,10 +33,10 @@ pub(super) struct Slot {
     pub start_ns: u64,
     /// When it should have been dispatched, ns.
     pub deadline: u64,
-    /// Whose it is.
+    /// The home of its bios.
     pub home: Home,
     is_live: bool,
-    /// Where it goes when the ring is being compacted.
+    /// Its place after the compaction under way.
     moves_to: u32,
     unit: Unit,
 }

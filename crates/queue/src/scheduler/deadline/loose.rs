@@ -54,7 +54,7 @@ impl Extent {
     }
 }
 
-/// Where `sector` is in the filter. Fibonacci hashing spreads what is evenly spaced.
+/// The bit of `sector` in the filter. Fibonacci hashing spreads sectors that are evenly spaced.
 #[inline]
 fn edge(sector: u64) -> usize {
     (sector.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - EDGES)) as usize

@@ -14,13 +14,13 @@
 //!
 //! The rules are those of `docs/design/0002-mq-deadline.md`, which follow Linux 6.12
 //! (`Documentation/block/deadline-iosched.rst`). This is one thread's data structure: no lock, no
-//! clock, no thread; who may use it when is not decided here.
+//! clock, no thread. Its users decide which of them has it when.
 //!
 //! Invariants:
 //! * A kept unit is either in the head list, or in the FIFO and in the sort order of its lane,
 //!   which is its class and direction. There it is known by its place in the FIFO.
 //! * `count` says how many units there are of each class, head list included.
-//! * What must last while nothing is kept is in [`Position`], so one [`Deadline`] that is empty
+//! * All that must last while nothing is kept is in [`Position`], so one [`Deadline`] that is empty
 //!   can take the place of another.
 
 mod admission;
@@ -71,7 +71,7 @@ impl<'a> Insertion<'a> {
     }
 }
 
-/// What became of an inserted bio.
+/// The outcome of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inserted {
     /// It is a unit of its own: one more is kept.
@@ -82,7 +82,8 @@ pub enum Inserted {
     Joined,
 }
 
-/// What lasts while nothing is kept: where the last dispatch was, and the batch it was in.
+/// The state that lasts while nothing is kept: where the last dispatch was, and the batch it was
+/// in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// First sector of the last unit dispatched, by lane.
@@ -119,7 +120,7 @@ pub struct Deadline {
     writes: u32,
     /// The lane of the unit that was inserted last; `LANES` if it is gone.
     newest: usize,
-    /// What goes before everything.
+    /// Units that go before all others.
     head: VecDeque<(Home, Unit)>,
 }
 

@@ -10,8 +10,8 @@
 //! The order is cut into chunks, each a sorted array. Dispatch goes through it upwards, so what it
 //! takes leaves a hole that grows at its upper end, and only the next insertion closes it.
 //!
-//! What is inserted while nothing is there, and what follows it, stays [`Loose`] until somebody
-//! needs the order.
+//! Entries that are inserted while nothing is there, and those that follow them, stay [`Loose`]
+//! until a caller needs the order.
 //!
 //! Invariants:
 //! * Either all entries are in `loose`, or all in the chunks.
@@ -93,7 +93,7 @@ impl Chunk {
         self.high = self.low;
     }
 
-    /// Where the first entry of sector `from` or more is, without a hole.
+    /// The index of the first entry of sector `from` or more, without a hole.
     #[inline]
     fn lower_bound(&self, from: u64) -> usize {
         self.entries[..self.end].partition_point(|e| e.sector < from)
@@ -151,7 +151,8 @@ impl Sorted {
         }
     }
 
-    /// Where an entry of `sector` is to be inserted, for [`Sorted::insert`]: behind equal ones.
+    /// The index at which an entry of `sector` is to be inserted, for [`Sorted::insert`]: behind
+    /// equal ones.
     pub fn index_for(&mut self, sector: u64) -> usize {
         self.settle();
         self.next_of = None;
@@ -254,7 +255,7 @@ impl Sorted {
     pub fn remove_next(&mut self, entry: Entry) {
         debug_assert_eq!(self.here.above(), Some(entry));
         self.here.high += 1;
-        // What is below the hole was less than what was looked for, so it is less than this too.
+        // Entries below the hole are less than what was looked for, so they are less than this too.
         self.next_of = self.next_of.map(|_| entry.sector);
         if !self.chunks.is_empty() {
             self.drop_if_empty();

@@ -1,4 +1,4 @@
-//! What may be tuned: the attributes under `queue/iosched/`, with Linux's names, units and
+//! The tunables: the attributes under `queue/iosched/`, with Linux's names, units and
 //! defaults (`Documentation/block/deadline-iosched.rst`).
 
 use drystone_core::{Error, Op, Result};

@@ -3,13 +3,13 @@
 //! Invariants:
 //! * A lane has `dispatched` in the turn, plus `exclusive` without it, minus `ended` requests in
 //!   flight.
-//! * What has ended is summed over the channels only when the answer is not known: never while
+//! * Ended requests are summed over the channels only when the answer is not known: never while
 //!   best effort alone is in use. Lanes that were summed since [`Counts::forget`] are `watched`.
 
 use super::super::deadline::{BEST_EFFORT, CLASSES, LANES, REAL_TIME};
 use super::super::{Caller, Port, Ports, port};
 
-/// By lane. What belongs to channels that are closed is in all of them.
+/// By lane. Each sum has the requests of channels that are closed.
 #[derive(Default)]
 pub(super) struct Counts {
     dispatched: [u64; LANES],
@@ -22,7 +22,7 @@ pub(super) struct Counts {
     watched: [bool; LANES],
 }
 
-/// What had ended when it was looked, to see whether that has changed.
+/// The requests that had ended at a look, to see whether more have since.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     ended: [u64; LANES],
@@ -86,7 +86,7 @@ impl Counts {
         }
     }
 
-    /// What is known of what ended.
+    /// The requests that ended, as far as is known.
     #[inline]
     pub(super) fn seen(&self) -> Seen {
         Seen { ended: self.ended, closed: self.ended_closed, watched: self.watched }

@@ -1,4 +1,4 @@
-//! What comes in, and how much may.
+//! The bios that come in, and how many may.
 //!
 //! A unit may be kept while fewer than `nr_requests` are kept or in flight (Linux: the scheduler's
 //! tags), and one that is no read only while fewer than `async_depth` such are. What is over waits
@@ -52,7 +52,7 @@ impl Intake {
         self.load.has_room(is_read) || !self.is_exact && self.count(trees, caller).has_room(is_read)
     }
 
-    /// What is kept or in flight, as far as it is known.
+    /// The units that are kept or in flight, as far as is known.
     pub(super) fn load(&self) -> &Load {
         &self.load
     }

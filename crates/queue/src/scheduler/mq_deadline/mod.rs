@@ -51,7 +51,7 @@ impl Default for MqDeadline {
     }
 }
 
-/// What a channel has of its own.
+/// The state that a channel keeps for the scheduler.
 #[derive(Default)]
 pub struct Local {
     /// Its trees, empty, while it has them.

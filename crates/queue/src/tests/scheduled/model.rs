@@ -1,11 +1,12 @@
-//! mq-deadline as its channels see it, once more and plainly: who goes alone, who is let in, what
-//! goes next. Of the order among what is kept it asks the plain model of the algorithm.
+//! mq-deadline as its channels see it, once more and plainly: which bios go alone, which are let
+//! in, and which unit goes next. Of the order among what is kept it asks the plain model of the
+//! algorithm.
 
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::deadline::tests::model::{Entry, Model};
 use drystone_core::{Bio, BioFlags, Limits, Op, PriorityClass};
 
-/// What was sent to the driver: whose it is, where, and what to do.
+/// A request that was sent to the driver: its context, its place and its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub home: u32,
@@ -117,7 +118,7 @@ impl Scheduled {
         }
     }
 
-    /// What the context's own orders make of the bios.
+    /// The units that the context's own orders make of the bios.
     fn by_own(&mut self, home: u32, bios: &[Box<Bio>]) -> Vec<Entry> {
         let Scheduled { own, limits, tunables, now, .. } = self;
         let own = &mut own[home as usize];

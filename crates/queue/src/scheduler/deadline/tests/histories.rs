@@ -231,7 +231,7 @@ fn compare(found: Option<(Home, Unit)>, expected: Option<Entry>) -> Result<(), T
 fn run(limits: Limits, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut both = Both::new(limits);
     steps.iter().try_for_each(|step| both.step(step))?;
-    // What is left comes out too, once nothing is in the way.
+    // The units that are left come out too, once nothing is in the way.
     both.in_flight = [false; 3];
     while both.model.len() > 0 {
         let before = both.model.len();
