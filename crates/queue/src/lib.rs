@@ -5,6 +5,73 @@
 //! with what the plug or scheduler holds, gets a tag and becomes a request, and goes to the
 //! driver. One [`channel::RequestChannel`] does this for one context; what contexts share is a
 //! tag set for each hardware queue and a configuration that is read by copy.
+//!
+//! # Example
+//!
+//! The driver of a device that holds nothing but zeroes, behind a request queue:
+//!
+//! ```
+//! use drystone_core::clock::SystemClock;
+//! use drystone_core::ring::{Engine, RingEvent};
+//! use drystone_core::sync::LockCounters;
+//! use drystone_core::{Bio, BioList, ContextSet, Device, Env, Extent, IoBuf, Limits, Result};
+//! use drystone_core::{Sector, Status};
+//! use drystone_queue::queue::QueueOptions;
+//! use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, RequestQueue, Slots};
+//! use std::sync::Arc;
+//!
+//! struct Zeroes;
+//!
+//! impl Driver for Zeroes {
+//!     type Queue = ZeroesQueue;
+//!
+//!     fn kind(&self) -> &'static str {
+//!         "zeroes"
+//!     }
+//!     fn size_bytes(&self) -> u64 {
+//!         1 << 20
+//!     }
+//!     fn limits(&self) -> Limits {
+//!         Limits::default()
+//!     }
+//!     fn hw_queues(&self) -> HwQueues {
+//!         HwQueues { default: 1, poll: 0, depth: 64 }
+//!     }
+//!     fn open_queue(&self, _: &mut Env, _: u32, _: u32) -> Result<ZeroesQueue> {
+//!         Ok(ZeroesQueue)
+//!     }
+//!     fn extents(&self, offset: u64, length: u64, _: usize) -> Result<Vec<Extent>> {
+//!         Ok(vec![Extent::data(offset, length)])
+//!     }
+//! }
+//!
+//! struct ZeroesQueue;
+//!
+//! impl DriverQueue for ZeroesQueue {
+//!     /// Done in the call; the buffers are zeroed already.
+//!     fn queue_rq(&mut self, _: &mut Env, _: &mut Request) -> Issue {
+//!         Issue::Done(Status::Ok)
+//!     }
+//!     fn ring_event(&mut self, _: &mut Env, _: RingEvent, _: &mut Slots, _: &mut Vec<u32>) {}
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! let clock = SystemClock::new();
+//! let locks = LockCounters::new(clock.clone());
+//! let queue = RequestQueue::new("d0", Zeroes, &QueueOptions::default(), locks)?;
+//! let device: Arc<dyn Device> = Arc::new(queue);
+//!
+//! let mut context = ContextSet::new(clock).open(Engine::Auto)?;
+//! let channel = context.open(&device)?;
+//! let mut bios = BioList::new();
+//! bios.push(Bio::read(Sector(0), IoBuf::zeroed(4096)));
+//! bios.push(Bio::read(Sector(8), IoBuf::zeroed(4096))); // Merges with the one before.
+//! context.submit(channel, &mut bios);
+//! assert_eq!(context.reap(&mut bios), 2);
+//! assert!(bios.iter().all(|bio| bio.status == Status::Ok));
+//! # Ok(())
+//! # }
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
