@@ -8,10 +8,23 @@
 use crate::driver::HwQueues;
 use crate::tags::TagSet;
 use crossbeam_utils::CachePadded;
+use drystone_core::ContextId;
 use std::sync::Arc;
 
 /// Most hardware queues of a kind.
 pub const QUEUES_MAX: u32 = 1024;
+
+/// The number of a hardware queue of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HctxId(pub(crate) u32);
+
+impl HctxId {
+    /// The number as an index.
+    #[inline]
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 /// A tag set, on cache lines of its own.
 pub(crate) type Tags = Arc<CachePadded<TagSet>>;
@@ -29,8 +42,8 @@ pub(crate) struct QueueMap {
 /// The hardware queues that a context maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueSlot {
-    /// The number of its hardware queue.
-    pub(crate) hctx: u32,
+    /// Its hardware queue.
+    pub(crate) hctx: HctxId,
     /// The word of tags that it looks at first.
     pub(crate) hint: u32,
     /// Its poll queue, if the device polls.
@@ -87,18 +100,18 @@ impl QueueMap {
 
     /// The tags of queue `hctx`, even if it was taken away.
     #[inline]
-    pub(crate) fn set(&self, hctx: u32) -> &Tags {
-        &self.sets[hctx as usize]
+    pub(crate) fn set(&self, hctx: HctxId) -> &Tags {
+        &self.sets[hctx.index()]
     }
 
-    /// The queues of context number `context`.
-    pub(crate) fn slot_of(&self, context: u32) -> QueueSlot {
+    /// The queues of `context`.
+    pub(crate) fn slot_of(&self, context: ContextId) -> QueueSlot {
         let queues = self.hw.default;
-        let hctx = context % queues;
+        let hctx = HctxId(context.0 % queues);
         QueueSlot {
             hctx,
-            hint: context / queues % self.sets[hctx as usize].words(),
-            poll: context.checked_rem(self.hw.poll),
+            hint: context.0 / queues % self.set(hctx).words(),
+            poll: context.0.checked_rem(self.hw.poll),
         }
     }
 

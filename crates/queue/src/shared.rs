@@ -12,7 +12,7 @@ use drystone_core::stats::DeviceStats;
 #[cfg(all(test, not(loom)))]
 use drystone_core::sync::LockClass;
 use drystone_core::sync::{Lock, LockCounters};
-use drystone_core::{Holders, Subscription};
+use drystone_core::{ContextId, Holders, Subscription};
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Weak};
 
@@ -101,10 +101,10 @@ impl<D, S: Scheduler> Shared<D, S> {
         }
     }
 
-    /// A port for a new channel of context number `context`, with the queues as they are then.
+    /// A port for a new channel of `context`, with the queues as they are then.
     pub(crate) fn open_port(
         &self,
-        context: u32,
+        context: ContextId,
         doorbell: Arc<Message>,
         locks: &LockCounters,
     ) -> (Arc<Port>, QueueMap) {

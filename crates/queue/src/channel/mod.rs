@@ -77,9 +77,9 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         env: &mut Env,
     ) -> Self {
         let doorbell = Message::to(env.handle(), index, DOORBELL);
-        let (port, map) = shared.open_port(env.context_id().0, doorbell, &env.locks);
+        let (port, map) = shared.open_port(env.context_id(), doorbell, &env.locks);
         let wake = Message::to(env.handle(), index, TAG_WAKE);
-        let tags = TagLine::new(&map, env.context_id().0, wake);
+        let tags = TagLine::new(&map, env.context_id(), wake);
         driver.use_poll_queue(env, tags.slot().poll);
         RequestChannel {
             setup: Setup::new(shared, driver, index, env),

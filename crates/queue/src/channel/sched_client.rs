@@ -647,13 +647,15 @@ impl<S: Scheduler> SchedulerClient<S> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::queues::HctxId;
     use crate::scheduler::{CurrentHctx, MqDeadline, PortState, Ports};
     use drystone_core::{IoBuf, Op, Priority, Sector};
 
     fn client() -> SchedulerClient<MqDeadline> {
         let mut ports = Ports::default();
-        ports.open(Message::new(0, DOORBELL), PortState::new(CurrentHctx::new(0, 0), 4));
-        let port = ports.open(Message::new(1, DOORBELL), PortState::new(CurrentHctx::new(0, 0), 4));
+        ports.open(Message::new(0, DOORBELL), PortState::new(CurrentHctx::new(HctxId(0), 0), 4));
+        let port = ports
+            .open(Message::new(1, DOORBELL), PortState::new(CurrentHctx::new(HctxId(0), 0), 4));
         SchedulerClient::new(port, 4)
     }
 
@@ -722,8 +724,8 @@ mod tests {
         client.leave_hctx();
         assert!(client.port().current_hctx.get().is_none());
         client.sched_is_idle = true;
-        client.arrive_at(&QueueSlot { hctx: 3, hint: 2, poll: None });
-        assert_eq!(client.port().current_hctx.get(), Some((3, 2)));
+        client.arrive_at(&QueueSlot { hctx: HctxId(3), hint: 2, poll: None });
+        assert_eq!(client.port().current_hctx.get(), Some((HctxId(3), 2)));
         assert!(!client.sched_is_idle(), "units may have been kept meanwhile");
     }
 }

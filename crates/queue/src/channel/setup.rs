@@ -14,7 +14,7 @@ use crate::scheduler::{Scheduler, SchedulerKind};
 use crate::shared::Shared;
 use drystone_core::check::{check, is_plain};
 use drystone_core::failures::Failure;
-use drystone_core::{Bio, BioFlags, Env, Limits, Status, Subscription};
+use drystone_core::{Bio, BioFlags, ContextId, Env, Limits, Status, Subscription};
 use std::sync::Arc;
 
 /// A bio needs no check beyond its range when none of these is set.
@@ -27,8 +27,7 @@ pub(crate) struct Setup<D: Driver, S> {
     config: Subscription<Config>,
     /// Bytes of the device at the last refresh.
     size_bytes: u64,
-    /// The number of the context.
-    context: u32,
+    context: ContextId,
     /// The number of this channel in its context.
     index: u32,
     driver: D::Queue,
@@ -45,7 +44,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         Setup {
             config: Subscription::new(&shared.config, &env.locks),
             size_bytes: shared.driver.size_bytes(),
-            context: env.context_id().0,
+            context: env.context_id(),
             index,
             driver,
             shared,
@@ -106,8 +105,8 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         self.driver.completes_inline()
     }
 
-    /// The number of the context.
-    pub(crate) fn context(&self) -> u32 {
+    /// The context.
+    pub(crate) fn context(&self) -> ContextId {
         self.context
     }
 
@@ -242,7 +241,7 @@ mod tests {
     fn a_change_is_taken_over_once_with_the_size_and_by_the_driver() {
         with_env(|env| {
             let mut parts = Parts::new(env);
-            assert_eq!((parts.setup.index(), parts.setup.context()), (3, env.context_id().0));
+            assert_eq!((parts.setup.index(), parts.setup.context()), (3, env.context_id()));
             parts.change(|config| config.nomerges = 2);
             parts.stage.size_bytes.store(MIB / 2, SeqCst);
             let last = read(MIB / 512 - 1, 512);

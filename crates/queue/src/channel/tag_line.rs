@@ -10,10 +10,10 @@
 
 use crate::queues::{QueueMap, QueueSlot, Tags};
 use crate::tags::{TagBatch, TagSet};
-use drystone_core::Env;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
+use drystone_core::{ContextId, Env};
 use std::sync::Arc;
 
 /// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
@@ -44,8 +44,8 @@ pub(crate) struct TagLine {
 }
 
 impl TagLine {
-    /// The tags of context number `context`. The set sends `wake` when the channel's turn comes.
-    pub(crate) fn new(map: &QueueMap, context: u32, wake: Arc<Message>) -> Self {
+    /// The tags of `context`. The set sends `wake` when the channel's turn comes.
+    pub(crate) fn new(map: &QueueMap, context: ContextId, wake: Arc<Message>) -> Self {
         let slot = map.slot_of(context);
         let set = map.set(slot.hctx).clone();
         set.join();
@@ -309,6 +309,7 @@ impl Drop for TagLine {
 mod tests {
     use super::*;
     use crate::driver::HwQueues;
+    use crate::queues::HctxId;
     use drystone_core::clock::ManualClock;
 
     fn map(default: u32, depth: u32) -> QueueMap {
@@ -316,7 +317,7 @@ mod tests {
     }
 
     fn line(map: &QueueMap, context: u32) -> TagLine {
-        TagLine::new(map, context, Message::new(context, TAG_WAKE))
+        TagLine::new(map, ContextId(context), Message::new(context, TAG_WAKE))
     }
 
     /// Channels woken by `line`'s set.
@@ -380,10 +381,14 @@ mod tests {
         assert!(stays.reserve(1));
         moves.wait();
         assert!(woken(&moves).is_empty());
-        let old = map.set(0).clone();
-        moves.change_set(map.set(1).clone(), || Message::new(0, TAG_WAKE));
+        let old = map.set(HctxId(0)).clone();
+        moves.change_set(map.set(HctxId(1)).clone(), || Message::new(0, TAG_WAKE));
         assert_eq!((moves.waits(), moves.is_waiting()), (1, false));
-        assert_eq!((old.users(), map.set(1).users()), (2, 1), "a stale wait counts as a user");
+        assert_eq!(
+            (old.users(), map.set(HctxId(1)).users()),
+            (2, 1),
+            "a stale wait counts as a user"
+        );
         moves.wait();
         assert_eq!(moves.waits(), 2);
         let own = woken(&moves);

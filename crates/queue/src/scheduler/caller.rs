@@ -6,6 +6,7 @@ use crate::channel::in_flight::InFlight;
 use crate::channel::tag_line::TagLine;
 use crate::config::{Config, ConfigCell};
 use crate::driver::INLINE_BYTES_MAX;
+use crate::queues::HctxId;
 use crate::request::Request;
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
@@ -120,7 +121,7 @@ pub struct Caller<'a> {
     /// The channel is about to leave that queue: it begins nothing that would stay in a slot.
     pub(crate) moving: bool,
     /// The hardware queue that had no tag.
-    pub(crate) missing: Option<u32>,
+    pub(crate) missing: Option<HctxId>,
     /// Another channel whose unit had to stay, because it is between two queues.
     pub(crate) moving_peer: Option<u32>,
     /// Doorbells of other channels, to be rung once the scheduler has been left.
@@ -185,7 +186,7 @@ impl<'a> Caller<'a> {
 
     /// True if a tag is free now where there was none, or the moving peer has arrived.
     pub fn tags_came_free(&self) -> bool {
-        let tags = self.missing.map(|hctx| &self.config.map.sets()[hctx as usize]);
+        let tags = self.missing.map(|hctx| self.config.map.set(hctx));
         let first = self.out.tags.is_scheduler_first();
         tags.is_some_and(|tags| (first || !tags.has_waiters()) && tags.any_free())
             || self.moving_peer.is_some_and(|home| self.has_arrived(home))
@@ -242,18 +243,18 @@ impl<'a> Caller<'a> {
     }
 
     /// A tag for a unit of `port`, and its hardware queue.
-    fn tag_for(&mut self, port: &Port) -> Option<(u32, u32)> {
+    fn tag_for(&mut self, port: &Port) -> Option<(HctxId, u32)> {
         let (hctx, hint) = self.hctx_of(port)?;
         // The spare tag serves all units where they end at once.
         let is_spare = !self.out.completes_inline || self.out.to_run.is_empty();
         if hctx == self.out.tags.slot().hctx && self.takes_own() && is_spare {
             return self.out.tags.pop().map(|tag| (hctx, tag));
         }
-        if hctx as usize >= self.config.map.sets().len() {
+        if hctx.index() >= self.config.map.sets().len() {
             // The channel has seen a change that came after this call's last look.
             self.refresh();
         }
-        let tags = &self.config.map.sets()[hctx as usize];
+        let tags = self.config.map.set(hctx);
         let tag = if tags.has_waiters() { None } else { tags.take(hint, 1).pop() };
         if tag.is_none() {
             self.missing = Some(hctx);
@@ -262,7 +263,7 @@ impl<'a> Caller<'a> {
     }
 
     /// The hardware queue and the hint for tags of `port`'s units; `None` while its channel moves.
-    fn hctx_of(&mut self, port: &Port) -> Option<(u32, u32)> {
+    fn hctx_of(&mut self, port: &Port) -> Option<(HctxId, u32)> {
         if port.index() == self.out.port.index() {
             // It lets its units go itself when it has arrived.
             let slot = self.out.tags.slot();

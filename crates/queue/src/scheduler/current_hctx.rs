@@ -7,6 +7,7 @@
 //!   fence and looks again. A channel that arrives passes a full fence and looks whether units are
 //!   kept, for which it tries the turn. So one of the two lets the unit go (Dekker's algorithm).
 
+use crate::queues::HctxId;
 use drystone_core::mistake;
 use drystone_core::primitive::{AtomicU64, Ordering::*, fence};
 
@@ -16,13 +17,13 @@ pub(crate) struct CurrentHctx(AtomicU64);
 /// No hardware queue.
 const MOVING: u64 = u64::MAX;
 
-fn pack(hctx: u32, hint: u32) -> u64 {
-    u64::from(hctx) << 32 | u64::from(hint)
+fn pack(hctx: HctxId, hint: u32) -> u64 {
+    u64::from(hctx.0) << 32 | u64::from(hint)
 }
 
 impl CurrentHctx {
     /// Hardware queue `hctx`, whose word `hint` of tags is tried first.
-    pub(crate) fn new(hctx: u32, hint: u32) -> Self {
+    pub(crate) fn new(hctx: HctxId, hint: u32) -> Self {
         CurrentHctx(AtomicU64::new(pack(hctx, hint)))
     }
 
@@ -33,7 +34,7 @@ impl CurrentHctx {
     }
 
     /// The channel is at queue `hctx`. It must then look for units that are kept.
-    pub(crate) fn arrive(&self, hctx: u32, hint: u32) {
+    pub(crate) fn arrive(&self, hctx: HctxId, hint: u32) {
         self.0.store(pack(hctx, hint), Release);
         if !drystone_core::mutated!("hctx_fence") {
             fence(SeqCst);
@@ -41,9 +42,9 @@ impl CurrentHctx {
     }
 
     /// The queue and the hint. `None` while the channel moves.
-    pub(crate) fn get(&self) -> Option<(u32, u32)> {
+    pub(crate) fn get(&self) -> Option<(HctxId, u32)> {
         let at = self.0.load(Acquire);
-        (at != MOVING).then_some(((at >> 32) as u32, at as u32))
+        (at != MOVING).then_some((HctxId((at >> 32) as u32), at as u32))
     }
 
     /// True if the channel has arrived; for a dispatcher that kept a unit of it, after the turn.
@@ -98,7 +99,7 @@ mod loom_tests {
 
         /// The channel arrives; it goes to the scheduler only if that has work.
         fn arrive(&self) {
-            self.current_hctx.arrive(1, 0);
+            self.current_hctx.arrive(HctxId(1), 0);
             if self.kept.load(Relaxed) > 0 || self.turn.has_published() {
                 self.run(0);
             }
@@ -115,7 +116,7 @@ mod loom_tests {
             let model = Model {
                 turn: TurnLock::new(LockClass::Scheduler, 0),
                 kept: AtomicUsize::new(0),
-                current_hctx: CurrentHctx::new(0, 0),
+                current_hctx: CurrentHctx::new(HctxId(0), 0),
                 granted: AtomicUsize::new(0),
             };
             model.current_hctx.leave();

@@ -6,6 +6,7 @@
 //!   `current_hctx` just before the channel left, and so grants it a tag of another queue.
 //! * `counts` is written by the channel's context alone, with plain stores; others may read.
 
+use crate::queues::HctxId;
 use crate::unit::Unit;
 use crossbeam_queue::ArrayQueue;
 use crossbeam_utils::CachePadded;
@@ -21,7 +22,7 @@ use super::deadline::LANES;
 pub(crate) struct Grant {
     pub(crate) tag: u32,
     /// The hardware queue that the tag is of.
-    pub(crate) hctx: u32,
+    pub(crate) hctx: HctxId,
     pub(crate) unit: Unit,
 }
 
