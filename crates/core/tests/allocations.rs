@@ -1,43 +1,19 @@
 //! No heap allocation for an I/O in the steady state, counted by an allocator that counts; and
 //! the public interface as a device's author sees it.
 
-#![allow(unsafe_code, reason = "a global allocator that counts")]
-
 use drystone_core::buf::IoBuf;
 use drystone_core::clock::{Ns, SystemClock};
 use drystone_core::device::{Channel, Device, DeviceInfo};
-use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
-use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
 use drystone_core::{
     Bio, BioList, Context, ContextSet, DevIndex, Env, Extent, Limits, Result, Sector, Status,
 };
-use std::alloc::{GlobalAlloc, Layout, System};
+use drystone_testkit::alloc::CountingAllocator;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// When bios end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +37,9 @@ struct SplitterChannel {
 }
 
 impl Device for Splitter {
+    drystone_testkit::no_statistics!();
+    drystone_testkit::no_attributes!();
+
     fn info(&self) -> DeviceInfo {
         let limits = Limits::default();
         DeviceInfo { name: "splitter".into(), kind: "test", size_bytes: 1 << 20, limits }
@@ -73,22 +52,6 @@ impl Device for Splitter {
 
     fn extents(&self, _offset: u64, _length: u64, _max: usize) -> Result<Vec<Extent>> {
         Ok(Vec::new())
-    }
-
-    fn stats(&self) -> DiskStats {
-        DiskStats::default()
-    }
-
-    fn latencies(&self, _group: OpGroup) -> Snapshot {
-        Snapshot::default()
-    }
-
-    fn attribute(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
-        Ok(())
     }
 }
 
@@ -169,9 +132,9 @@ fn submitting_splitting_and_reaping_allocate_nothing() {
             let (mut bios, mut out) = (BioList::new(), BioList::new());
             (0..32).for_each(|i| bios.push(Bio::read(Sector(i * 8), IoBuf::zeroed(4096))));
             (0..4).for_each(|_| round(&mut context, index, &mut bios, &mut out));
-            let before = ALLOCATIONS.load(Relaxed);
+            let before = ALLOCATOR.allocations();
             (0..100).for_each(|_| round(&mut context, index, &mut bios, &mut out));
-            let allocations = ALLOCATIONS.load(Relaxed) - before;
+            let allocations = ALLOCATOR.allocations() - before;
             assert_eq!(allocations, 0, "{} {ends:?}", context.engine());
             assert_eq!(bios.len(), 32);
             if ends != Ends::Starving {

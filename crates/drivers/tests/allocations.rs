@@ -2,8 +2,6 @@
 //! lock, one clock reading for 32. In a process of its own, because the allocator counts for
 //! all threads; one test, for the same reason.
 
-#![allow(unsafe_code, reason = "a global allocator that counts")]
-
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
@@ -12,30 +10,11 @@ use drystone_drivers::null::{Null, NullOptions};
 use drystone_drivers::ram::Ram;
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::{Driver, RequestQueue};
-use std::alloc::{GlobalAlloc, Layout, System};
+use drystone_testkit::alloc::CountingAllocator;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 const ROUNDS: u64 = 2_000;
 
@@ -72,7 +51,7 @@ fn costs(driver: impl Driver, engine: Engine, write: bool, polled: bool) -> Cost
             let n = if polled { cx.poll(&mut bios) } else { cx.reap(&mut bios) };
             assert_eq!(n, 32);
         }
-        (ALLOCATIONS.load(Relaxed), cx.locks().total().acquisitions, cx.clock_reads())
+        (ALLOCATOR.allocations(), cx.locks().total().acquisitions, cx.clock_reads())
     };
     let before = run(10);
     let after = run(ROUNDS);

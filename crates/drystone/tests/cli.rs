@@ -3,38 +3,12 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use drystone_testkit::program::{Program, stderr, stdout};
 use tempfile::TempDir;
 
-fn drystone(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_drystone"))
-        .args(arguments)
-        .current_dir(folder)
-        .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
-        .output()
-        .unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
-
-/// Runs and expects a status, nothing on standard output, and words on standard error.
-fn refused(folder: &Path, arguments: &[&str], status: i32, words: &[&str]) {
-    let output = drystone(folder, arguments);
-    let message = stderr(&output);
-    assert_eq!(output.status.code(), Some(status), "{arguments:?}: {message}");
-    assert_eq!(stdout(&output), "", "{arguments:?}");
-    assert!(!message.contains("panicked") && !message.contains('\u{1b}'), "{message}");
-    for word in words {
-        assert!(message.contains(word), "{arguments:?}: no {word:?} in {message}");
-    }
-}
+const DRYSTONE: Program = Program::new(env!("CARGO_BIN_EXE_drystone"));
 
 const GOOD: &str = "[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n\
                     [export.e]\ndevice = \"d\"\nnbd = \"tcp:localhost:10809\"\n";
@@ -43,7 +17,7 @@ const GOOD: &str = "[device.d]\ntype = \"ram\"\nsize = \"1GiB\"\n\
 fn check_draws_a_good_stack() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("s.toml"), GOOD).unwrap();
-    let output = drystone(folder.path(), &["check", "s.toml"]);
+    let output = DRYSTONE.run(folder.path(), &["check", "s.toml"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let tree = "stack s\nexport e  nbd tcp:localhost:10809\n└── d  ram  1GiB\n";
     assert_eq!(stdout(&output), tree);
@@ -55,10 +29,10 @@ fn check_points_at_what_is_wrong() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("s.toml"), GOOD.replace("size", "siez")).unwrap();
     let words = ["unknown key `siez`", "s.toml:3:1", "did you mean `size`?"];
-    refused(folder.path(), &["check", "s.toml"], 1, &words);
-    refused(folder.path(), &["serve", "s.toml"], 1, &words);
-    refused(folder.path(), &["check", "none.toml"], 1, &["none.toml: No such file"]);
-    refused(folder.path(), &["check", "."], 1, &["directory"]);
+    DRYSTONE.refuses(folder.path(), &["check", "s.toml"], 1, &words);
+    DRYSTONE.refuses(folder.path(), &["serve", "s.toml"], 1, &words);
+    DRYSTONE.refuses(folder.path(), &["check", "none.toml"], 1, &["none.toml: No such file"]);
+    DRYSTONE.refuses(folder.path(), &["check", "."], 1, &["directory"]);
 }
 
 #[test]
@@ -67,11 +41,11 @@ fn check_gives_json() {
     fs::write(folder.path().join("s.toml"), GOOD).unwrap();
     let answer =
         |output: &Output| -> serde_json::Value { serde_json::from_str(&stdout(output)).unwrap() };
-    let good = answer(&drystone(folder.path(), &["check", "--json", "s.toml"]));
+    let good = answer(&DRYSTONE.run(folder.path(), &["check", "--json", "s.toml"]));
     assert_eq!(good["ok"], true);
     assert_eq!(good["devices"][0]["size"], 1u64 << 30);
     fs::write(folder.path().join("s.toml"), GOOD.replace("size", "siez")).unwrap();
-    let output = drystone(folder.path(), &["check", "--json", "s.toml"]);
+    let output = DRYSTONE.run(folder.path(), &["check", "--json", "s.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let found = &answer(&output)["diagnostics"];
     let first = found.as_array().unwrap().iter().find(|found| found["word"] == "siez").unwrap();
@@ -86,22 +60,22 @@ fn help_comes_from_the_schemas() {
         ("control", ["queue/nr_requests", "out-of-range"]),
         ("serve", ["--threads", "--control"]),
     ] {
-        let output = drystone(folder.path(), &["help", topic]);
+        let output = DRYSTONE.run(folder.path(), &["help", topic]);
         assert_eq!(output.status.code(), Some(0));
         assert!(words.iter().all(|word| stdout(&output).contains(word)), "{topic}");
     }
-    refused(folder.path(), &["help", "nothing"], 2, &["no help on `nothing`"]);
+    DRYSTONE.refuses(folder.path(), &["help", "nothing"], 2, &["no help on `nothing`"]);
     for words in [["help", "md", "create"], ["help", "log-writes", "list"]] {
-        let help = stdout(&drystone(folder.path(), &words));
+        let help = stdout(&DRYSTONE.run(folder.path(), &words));
         assert!(help.contains("Usage: drystone ") && help.contains("--"), "{help}");
     }
-    refused(
+    DRYSTONE.refuses(
         folder.path(),
         &["help", "md", "crate"],
         2,
         &["no help on `md crate`: `md` has create"],
     );
-    let stack = stdout(&drystone(folder.path(), &["help", "stack"]));
+    let stack = stdout(&DRYSTONE.run(folder.path(), &["help", "stack"]));
     let longest = stack.lines().map(|line| line.chars().count()).max().unwrap();
     assert!(longest <= 100, "a line of {longest} columns");
     assert!(stack.contains("read_only = true"), "it has examples");
@@ -111,19 +85,19 @@ fn help_comes_from_the_schemas() {
 fn wrong_usage_is_told_apart_from_refusal() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
-    refused(at, &["sevre"], 2, &["serve"]);
-    refused(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE", "queue/nomerges=2"]);
-    refused(at, &["iostat", "0"], 2, &["at least 1ms"]);
-    refused(at, &["iostat", "1", "0"], 2, &["COUNT"]);
-    refused(at, &["lockstat", "--hold", "yes"], 2, &["on or off"]);
-    refused(at, &["serve", "--threads", "5000"], 2, &["0..=1024"]);
-    refused(at, &["bench"], 2, &["--device"]);
-    refused(at, &["bench", "--stack", "s.toml"], 2, &["--name"]);
-    refused(at, &["bench", "--device", "null", "--bs", "100"], 2, &["multiple of 512"]);
-    refused(at, &["bench", "--device", "null", "--rw", "trim"], 2, &["randread"]);
-    refused(at, &["bench", "--device", "null,siez=1"], 1, &["--device:1:6", "`size`?"]);
+    DRYSTONE.refuses(at, &["sevre"], 2, &["serve"]);
+    DRYSTONE.refuses(at, &["set", "d", "queue/nomerges"], 2, &["ATTR=VALUE", "queue/nomerges=2"]);
+    DRYSTONE.refuses(at, &["iostat", "0"], 2, &["at least 1ms"]);
+    DRYSTONE.refuses(at, &["iostat", "1", "0"], 2, &["COUNT"]);
+    DRYSTONE.refuses(at, &["lockstat", "--hold", "yes"], 2, &["on or off"]);
+    DRYSTONE.refuses(at, &["serve", "--threads", "5000"], 2, &["0..=1024"]);
+    DRYSTONE.refuses(at, &["bench"], 2, &["--device"]);
+    DRYSTONE.refuses(at, &["bench", "--stack", "s.toml"], 2, &["--name"]);
+    DRYSTONE.refuses(at, &["bench", "--device", "null", "--bs", "100"], 2, &["multiple of 512"]);
+    DRYSTONE.refuses(at, &["bench", "--device", "null", "--rw", "trim"], 2, &["randread"]);
+    DRYSTONE.refuses(at, &["bench", "--device", "null,siez=1"], 1, &["--device:1:6", "`size`?"]);
     fs::write(at.join("s.toml"), GOOD).unwrap();
-    refused(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
+    DRYSTONE.refuses(at, &["bench", "--stack", "s.toml", "--name", "x"], 1, &["no device `x`"]);
 }
 
 #[test]
@@ -133,20 +107,20 @@ fn without_a_server_clients_say_where_they_looked() {
     let run = at.join("run");
     for command in [&["list"][..], &["show", "d"], &["set", "d", "a=1"], &["iostat"], &["lockstat"]]
     {
-        refused(at, command, 1, &["no server is running", run.to_str().unwrap()]);
+        DRYSTONE.refuses(at, command, 1, &["no server is running", run.to_str().unwrap()]);
     }
-    refused(at, &["list", "--control", "x.sock"], 1, &["no server answers at x.sock"]);
+    DRYSTONE.refuses(at, &["list", "--control", "x.sock"], 1, &["no server answers at x.sock"]);
     fs::create_dir(&run).unwrap();
     drop(std::os::unix::net::UnixListener::bind(run.join("stale.sock")).unwrap());
-    refused(at, &["list"], 1, &["no server is running"]);
+    DRYSTONE.refuses(at, &["list"], 1, &["no server is running"]);
 }
 
 #[test]
 fn a_reader_that_goes_away_is_no_failure() {
     let folder = TempDir::new().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_drystone"))
+    let mut child = DRYSTONE
+        .command(folder.path())
         .args(["help", "stack"])
-        .current_dir(folder.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -172,9 +146,8 @@ fn output_that_cannot_be_written_is_a_failure() {
         &bench,
     ] {
         let full = fs::File::options().write(true).open("/dev/full").unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
-        let command = command.args(arguments).current_dir(folder.path()).stdout(full);
-        let output = command.output().unwrap();
+        let mut command = DRYSTONE.command(folder.path());
+        let output = command.args(arguments).stdout(full).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let message = stderr(&output);
         let sentence = "error: cannot write to the standard output: No space left on device";
@@ -185,7 +158,7 @@ fn output_that_cannot_be_written_is_a_failure() {
 fn bench(folder: &Path, arguments: &[&str]) -> (serde_json::Value, String) {
     // Long enough for an I/O to end on a disk that others use.
     let words = ["bench", "--runtime", "500ms", "--warmup", "10ms", "--json", "b.json"];
-    let output = drystone(folder, &[&words, arguments].concat());
+    let output = DRYSTONE.run(folder, &[&words, arguments].concat());
     assert_eq!(output.status.code(), Some(0), "{arguments:?}: {}", stderr(&output));
     let text = fs::read_to_string(folder.join("b.json")).unwrap();
     (serde_json::from_str(&text).unwrap(), stdout(&output))
@@ -288,11 +261,16 @@ fn benchmarks_do_not_write_over_a_file_system() {
     let words = ["appears to contain an ext", "--force overwrites it"];
     for device in [&device[..], &volume] {
         for writes in [&["--fill"][..], &["--rw", "randwrite"], &["--rw", "write"]] {
-            refused(at, &[&["bench"], device, writes].concat(), 1, &words);
+            DRYSTONE.refuses(at, &[&["bench"], device, writes].concat(), 1, &words);
         }
     }
     assert!(fs::read(at.join("f.img")).unwrap() == image, "it was written to");
-    refused(at, &[&["bench"], &device[..], &["--force"]].concat(), 2, &["--force is for --fill"]);
+    DRYSTONE.refuses(
+        at,
+        &[&["bench"], &device[..], &["--force"]].concat(),
+        2,
+        &["--force is for --fill"],
+    );
     bench(at, &[&device[..], &["--fill", "--force"]].concat());
     assert!(fs::read(at.join("f.img")).unwrap() != image);
 }
@@ -302,9 +280,9 @@ fn what_an_interrupted_bench_has_measured_is_kept() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
     fs::write(at.join("b.json"), "the figures of yesterday").unwrap();
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_drystone"));
+    let mut bench = DRYSTONE.command(at);
     let words = "bench --device null --runtime 3600s --warmup 1ms --json b.json";
-    let bench = bench.args(words.split(' ')).current_dir(at).stdout(Stdio::piped());
+    let bench = bench.args(words.split(' ')).stdout(Stdio::piped());
     let mut bench = bench.stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(bench.stdout.take().unwrap());
     said.read_line(&mut String::new()).unwrap();
@@ -324,7 +302,7 @@ fn what_an_interrupted_bench_has_measured_is_kept() {
 fn json_has_the_standard_output_to_itself() {
     let folder = TempDir::new().unwrap();
     let run = "bench --device null --runtime 1500ms --warmup 1ms --json -";
-    let output = drystone(folder.path(), &run.split(' ').collect::<Vec<_>>());
+    let output = DRYSTONE.run(folder.path(), &run.split(' ').collect::<Vec<_>>());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let json: Result<serde_json::Value, _> = serde_json::from_str(&stdout(&output));
     assert!(json.is_ok(), "{}", stdout(&output));
@@ -337,13 +315,13 @@ fn a_bench_says_that_it_reads_holes() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
     let writes = ["bench", "--runtime", "500ms", "--device", "file,path=w.img,size=256MiB"];
-    let output = drystone(at, &[&writes[..], &["--rw", "randwrite"]].concat());
+    let output = DRYSTONE.run(at, &[&writes[..], &["--rw", "randwrite"]].concat());
     let told = stderr(&output);
     assert!(told.contains("w.img is sparse: a write to one of its holes"), "{told}");
     let device = ["bench", "--runtime", "500ms", "--device", "file,path=f.img,size=4MiB"];
-    let output = drystone(at, &device);
+    let output = DRYSTONE.run(at, &device);
     assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));
-    let output = drystone(at, &[&device[..], &["--fill"]].concat());
+    let output = DRYSTONE.run(at, &[&device[..], &["--fill"]].concat());
     assert_eq!((output.status.code(), stderr(&output).as_str()), (Some(0), ""));
     assert!(stdout(&output).contains("average: IOPS="), "{}", stdout(&output));
 }
@@ -359,7 +337,7 @@ fn benchmarks_do_not_write_past_what_stands_on_a_device() {
     for writes in [["--rw", "write"], ["--bs", "4k"]] {
         let more = if writes[0] == "--bs" { vec!["--fill"] } else { vec![] };
         let words = ["--name: `d` is part of `v`", "measure `v`, or only read"];
-        refused(at, &[&["bench"], &part[..], &writes[..], &more].concat(), 1, &words);
+        DRYSTONE.refuses(at, &[&["bench"], &part[..], &writes[..], &more].concat(), 1, &words);
     }
     bench(at, &part[..4]);
 }
@@ -370,7 +348,7 @@ fn benchmarks_that_cannot_run_say_why() {
     let at = folder.path();
     let bench = |device: &str, more: &[&str], words: &[&str]| {
         let arguments = [&["bench", "--runtime", "1m", "--device", device], more].concat();
-        refused(at, &arguments, 1, words);
+        DRYSTONE.refuses(at, &arguments, 1, words);
     };
     bench("ram,size=1MiB", &["--bs", "2MiB"], &["--bs", "too few"]);
     bench("null,blocksize=4096", &["--bs", "512"], &["--bs", "block of 4096"]);

@@ -17,8 +17,11 @@ use std::sync::mpsc::{Receiver, channel};
 use clap::CommandFactory;
 use drystone::cli::Cli;
 use drystone_stack::md::ArrayReport;
+use drystone_testkit::program::{Program, both};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+const DRYSTONE: Program = Program::new(env!("CARGO_BIN_EXE_drystone"));
 
 /// The lines that a command can be written as, without any option that they can do without. An
 /// underscore stands for a space inside a word.
@@ -380,12 +383,8 @@ impl Rig {
     }
 
     fn execute_once(&self, line: &str) -> (Option<i32>, String) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
-        command.args(words(line)).current_dir(self.folder.path());
-        let output = command.env("DRYSTONE_RUNTIME_DIR", self.folder.path().join("run")).output();
-        let output = output.unwrap();
-        let text = [&output.stdout[..], &output.stderr].concat();
-        (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+        let output = DRYSTONE.command(self.folder.path()).args(words(line)).output().unwrap();
+        (output.status.code(), both(&output))
     }
 
     /// The fault of an option in a form.

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use drystone_testkit::program::{Program, both};
 use tempfile::TempDir;
 
 fn repository() -> PathBuf {
@@ -12,10 +13,6 @@ fn repository() -> PathBuf {
 
 fn readme() -> String {
     fs::read_to_string(repository().join("README.md")).unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
 /// In a folder that holds nothing, one after the other, but with less to write and for less time.
@@ -31,9 +28,9 @@ fn its_benchmarks_run() {
     for line in lines {
         let line = line.split('#').next().unwrap().replace("size=1GiB", "size=8MiB");
         let words = line.split_whitespace().skip(1).chain("--runtime 50ms --warmup 1ms".split(' '));
-        let mut program = Command::new(env!("CARGO_BIN_EXE_drystone"));
-        let output = program.args(words).current_dir(folder.path()).output().unwrap();
-        let said = text(&output);
+        let program = Program::new(env!("CARGO_BIN_EXE_drystone"));
+        let output = program.command(folder.path()).args(words).output().unwrap();
+        let said = both(&output);
         assert!(output.status.success() && said.contains("average: IOPS="), "{line}\n{said}");
         assert!(!said.contains("sparse"), "{line}\n{said}");
     }
@@ -58,7 +55,7 @@ fn the_program_is_installed_as_it_says() {
         make.env_remove(variable);
     }
     let output = make.env("PREFIX", folder.path()).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output));
+    assert!(output.status.success(), "{}", both(&output));
     let installed = |name: &str| fs::read_to_string(folder.path().join("bin").join(name)).ok();
     assert_eq!(installed("drystone").as_deref(), Some("the program"));
     assert_eq!(installed("drystone-lab").as_deref(), Some("the laboratory"));

@@ -29,6 +29,7 @@ use drystone_stack::runtime::{
     GroupSummary, Refused, Runtime, SetError, VolumeReport,
 };
 use drystone_stack::{StackSpec, nbd_uri};
+use drystone_testkit::program::{Program, both};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -375,11 +376,12 @@ impl Server {
     }
 }
 
+const DRYSTONE: Program = Program::new(env!("CARGO_BIN_EXE_drystone"));
+
 fn start_client(folder: &Path, arguments: &[&str]) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_drystone"))
+    DRYSTONE
+        .command(folder)
         .args(arguments)
-        .current_dir(folder)
-        .env("DRYSTONE_RUNTIME_DIR", folder.join("run"))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -388,10 +390,6 @@ fn start_client(folder: &Path, arguments: &[&str]) -> Child {
 
 fn client(folder: &Path, arguments: &[&str]) -> Output {
     start_client(folder, arguments).wait_with_output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr].concat()).into_owned()
 }
 
 fn announces_and_stops() {
@@ -429,7 +427,7 @@ fn a_script_reads_addresses_as_json() {
     assert_eq!(told["exports"][0]["name"], "e", "{told}");
     // It can be asked by then.
     let listed = client(at, &["list", "--control", told["control"].as_str().unwrap()]);
-    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    assert_eq!(listed.status.code(), Some(0), "{}", both(&listed));
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     let (mut rest, mut errors) = (String::new(), String::new());
     std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
@@ -466,7 +464,7 @@ fn answers_clients() {
     assert!(at.join("run/s.sock").exists());
     let ok = |arguments: &[&str]| {
         let output = client(at, arguments);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
         String::from_utf8(output.stdout).unwrap()
     };
     let json =
@@ -488,10 +486,10 @@ fn answers_clients() {
     assert!(ok(&["lockstat"]).lines().next().unwrap().ends_with("holdtime-avg"));
     let refused = client(at, &["set", "d", "queue/nr_requests=100"]);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused).contains("`100` is out of range; permitted: 4 to 64"));
+    assert!(both(&refused).contains("`100` is out of range; permitted: 4 to 64"));
     assert_eq!(json(&["show", "d", "--json"])["attributes"]["queue/nr_requests"], "8");
     let missing = client(at, &["show", "x", "--json"]);
-    assert_eq!(missing.status.code(), Some(1), "{}", text(&missing));
+    assert_eq!(missing.status.code(), Some(1), "{}", both(&missing));
     server.stop(Signal::TERM);
 }
 
@@ -505,7 +503,7 @@ fn a_change_that_waits_holds_nobody_up() {
     assert_eq!(client(at, &["info"]).stdout, b"No volumes; `drystone list` shows all devices.\n");
     assert!(suspend.try_wait().unwrap().is_none(), "it waits still");
     let resumed = client(at, &["resume", "d", "--timeout", "5ms"]);
-    assert_eq!((resumed.status.code(), text(&resumed)), (Some(0), String::new()));
+    assert_eq!((resumed.status.code(), both(&resumed)), (Some(0), String::new()));
     assert_eq!(suspend.wait().unwrap().code(), Some(0));
     server.stop(Signal::TERM);
 }
@@ -556,7 +554,7 @@ fn a_stop_ends_although_members_hang() {
     let mut server = Server::spawn(command.env(FAULT, "hurry").stderr(messages));
     let ask = |words: &[&str]| {
         let output = client(folder.path(), &[words, &["--control", "c.sock"]].concat());
-        assert!(output.status.success(), "{}", text(&output));
+        assert!(output.status.success(), "{}", both(&output));
     };
     for n in 0..3 {
         let table = format!("0 16384 delay r{n} 0 360000000");
@@ -604,13 +602,13 @@ fn a_stopped_server_is_told() {
     for child in children {
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(1));
-        let message = text(&output);
+        let message = both(&output);
         assert!(message.contains(&named) && message.contains("does not answer"), "{message}");
         assert_eq!(message.lines().count(), 1, "{message}");
     }
     let second = command(at, "s.toml", "").stderr(Stdio::piped()).output().unwrap();
     assert_eq!(second.status.code(), Some(1));
-    assert!(text(&second).contains("in use by process"), "{}", text(&second));
+    assert!(both(&second).contains("in use by process"), "{}", both(&second));
     server.signal(Signal::CONT);
     server.stop(Signal::TERM);
 }
@@ -635,33 +633,31 @@ fn several_servers_are_listed() {
     assert_eq!(output.status.code(), Some(2));
     for name in ["s", "t"] {
         let path = at.join(format!("run/{name}.sock"));
-        assert!(text(&output).contains(&format!("--control {name}")), "{}", text(&output));
+        assert!(both(&output).contains(&format!("--control {name}")), "{}", both(&output));
         for named in [path.to_str().unwrap(), name] {
             let output = client(at, &["list", "--control", named]);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+            assert_eq!(output.status.code(), Some(0), "{}", both(&output));
         }
-        let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
-        by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+        let mut by_variable = DRYSTONE.command(at);
         let output = by_variable.arg("list").env("DRYSTONE_CONTROL", name).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
         let note = format!("note: asking the server at {}", path.display());
-        assert!(text(&output).contains(&note), "{}", text(&output));
+        assert!(both(&output).contains(&note), "{}", both(&output));
     }
     let unknown = client(at, &["list", "--control", "u"]);
-    assert_eq!(unknown.status.code(), Some(1), "{}", text(&unknown));
+    assert_eq!(unknown.status.code(), Some(1), "{}", both(&unknown));
     let sentence = "error: no server is named `u` (and there is no socket u); running: s, t\n";
-    assert_eq!(text(&unknown), sentence);
-    let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
-    by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+    assert_eq!(both(&unknown), sentence);
+    let mut by_variable = DRYSTONE.command(at);
     let unknown = by_variable.arg("list").env("DRYSTONE_CONTROL", "./no.sock").output().unwrap();
     let sentence = "error: DRYSTONE_CONTROL: no server answers at ./no.sock: ";
-    assert!(text(&unknown).starts_with(sentence), "{}", text(&unknown));
-    assert!(text(&unknown).ends_with("; running: s, t\n"), "{}", text(&unknown));
+    assert!(both(&unknown).starts_with(sentence), "{}", both(&unknown));
+    assert!(both(&unknown).ends_with("; running: s, t\n"), "{}", both(&unknown));
     // A name with a dot is a name.
     fs::write(at.join("u.v.toml"), GOOD).unwrap();
     let third = Server::spawn(&mut command(at, "u.v.toml", ""));
     let output = client(at, &["list", "--control", "u.v"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     third.stop(Signal::TERM);
     first.stop(Signal::TERM);
     assert_eq!(client(at, &["list"]).status.code(), Some(0));
@@ -669,15 +665,14 @@ fn several_servers_are_listed() {
     let named = Server::spawn(&mut command(at, "s.toml", "w"));
     assert!(at.join("run/w.sock").exists());
     let output = client(at, &["list", "--control", "w"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     named.stop(Signal::TERM);
     // Another one elsewhere, of which the environment tells: it is named beside the one in the
     // folder.
     let elsewhere = Server::spawn(&mut command(at, "s.toml", "c.sock"));
-    let mut by_variable = Command::new(env!("CARGO_BIN_EXE_drystone"));
-    by_variable.current_dir(at).env("DRYSTONE_RUNTIME_DIR", at.join("run"));
+    let mut by_variable = DRYSTONE.command(at);
     let output = by_variable.arg("list").env("DRYSTONE_CONTROL", "c.sock").output().unwrap();
-    assert!(text(&output).contains("note: asking the server at c.sock"), "{}", text(&output));
+    assert!(both(&output).contains("note: asking the server at c.sock"), "{}", both(&output));
     elsewhere.stop(Signal::TERM);
     second.stop(Signal::TERM);
 }
@@ -701,7 +696,7 @@ fn nobody_need_read_its_output() {
     drop((child.stdout.take(), child.stderr.take()));
     until_live(&folder.path().join("c.sock"));
     let listed = client(folder.path(), &["list", "--control", "c.sock"]);
-    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    assert_eq!(listed.status.code(), Some(0), "{}", both(&listed));
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -717,7 +712,7 @@ fn a_full_disk_does_not_keep_it_from_serving() {
     assert!(told.contains("cannot write to the standard output"), "{told}");
     until_live(&folder.path().join("c.sock"));
     let listed = client(folder.path(), &["list", "--control", "c.sock"]);
-    assert_eq!(listed.status.code(), Some(0), "{}", text(&listed));
+    assert_eq!(listed.status.code(), Some(0), "{}", both(&listed));
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
@@ -741,8 +736,8 @@ fn the_default_stack_makes_its_folder() {
     let second = at(&folder.path().join("run")).output().unwrap();
     let failing = at(&other.path().join("run")).env(FAULT, "start").output().unwrap();
     for output in [second, failing] {
-        assert_eq!(output.status.code(), Some(1), "{}", text(&output));
-        assert!(!text(&output).contains("new array"), "none was made: {}", text(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", both(&output));
+        assert!(!both(&output).contains("new array"), "none was made: {}", both(&output));
         assert!(!other.path().join("drystone-data").exists(), "the folder is left");
     }
     server.signal(Signal::INT);
@@ -754,7 +749,7 @@ fn the_default_stack_makes_its_folder() {
     assert!(told.contains(&note), "{told}");
     // A file that was there before stays, whatever becomes of a start; it is not new either.
     let failing = command(folder.path(), "", "").env(FAULT, "start").output().unwrap();
-    assert_eq!(failing.status.code(), Some(1), "{}", text(&failing));
+    assert_eq!(failing.status.code(), Some(1), "{}", both(&failing));
     assert!(folder.path().join("drystone-data/disk0.img").exists());
 }
 
@@ -781,12 +776,12 @@ fn bad_clients_do_no_harm() {
     assert!(told.contains(sentence) && told.ends_with("}\n"), "{told}");
     for _ in 0..20 {
         let output = client(folder.path(), &["list", "--control", "c.sock"]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+        assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     }
     drop(crowd);
     drop(rude);
     let output = client(folder.path(), &["list", "--control", "c.sock"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", both(&output));
     server.stop(Signal::TERM);
 }
 
@@ -794,7 +789,7 @@ fn failures_to_start_and_stop_are_told() {
     let folder = folder();
     let output = command(folder.path(), "s.toml", "c.sock").env(FAULT, "start").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output).contains("device d: on fire"));
+    assert!(both(&output).contains("device d: on fire"));
     assert!(!folder.path().join("c.sock").exists());
     let mut command = command(folder.path(), "s.toml", "c.sock");
     let mut server = Server::spawn(command.env(FAULT, "stop").stderr(Stdio::piped()));

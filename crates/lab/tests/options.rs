@@ -4,11 +4,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
 
 use clap::CommandFactory as _;
 use drystone_lab::cli::Cli;
+use drystone_testkit::program::Program;
 use tempfile::TempDir;
+
+const LAB: Program = Program::new(env!("CARGO_BIN_EXE_drystone-lab"));
 
 /// The lines that a command can be written as, without options.
 const FORMS: [&str; 12] = [
@@ -88,10 +90,10 @@ fn no_option_is_ignored() {
                 );
                 continue;
             }
-            let with = lab(folder.path(), &words);
+            let with = LAB.run(folder.path(), &words);
             let told = String::from_utf8_lossy(&with.stderr);
             let is_refused = with.status.code() == Some(2) && told.contains(&dashed);
-            let without = || lab(folder.path(), &form.split(' ').collect::<Vec<_>>());
+            let without = || LAB.run(folder.path(), &form.split(' ').collect::<Vec<_>>());
             if !is_refused && (form != "list" || with.stdout == without().stdout) {
                 wrong.push(format!("`{}`: {told}", words.join(" ")));
             }
@@ -99,11 +101,6 @@ fn no_option_is_ignored() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(seen > 90, "only {seen} options were looked at");
-}
-
-fn lab(folder: &Path, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_drystone-lab"));
-    command.args(words).current_dir(folder).output().unwrap()
 }
 
 fn value(option: &str) -> &'static str {

@@ -11,62 +11,21 @@ use std::thread;
 use std::time::Duration;
 
 use drystone_core::clock::SystemClock;
-use drystone_core::histogram::Snapshot;
-use drystone_core::op::OpGroup;
 use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
-use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
+use drystone_core::{ContextSet, Priority};
 use drystone_exports::nbd::server::{self, Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
+use drystone_testkit::device::HookedDevice;
 use drystone_testkit::nbd::{Connection, Negotiation};
 
 const SIZE: u64 = 16 << 20;
 /// Against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 const NONE: CommandFlags = CommandFlags::empty();
-
-/// A device whose file system takes its time to answer: until the test lets it.
-struct Slow {
-    inner: Arc<dyn Device>,
-    asked: Sender<()>,
-    answer: Mutex<Receiver<()>>,
-}
-
-impl Device for Slow {
-    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        self.asked.send(()).unwrap();
-        self.answer.lock().unwrap().recv().unwrap();
-        self.inner.extents(offset, length, max)
-    }
-
-    fn info(&self) -> DeviceInfo {
-        self.inner.info()
-    }
-
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        self.inner.open_channel(env, index)
-    }
-
-    fn stats(&self) -> DiskStats {
-        self.inner.stats()
-    }
-
-    fn latencies(&self, group: OpGroup) -> Snapshot {
-        self.inner.latencies(group)
-    }
-
-    fn attribute(&self, name: &str) -> Option<String> {
-        self.inner.attribute(name)
-    }
-
-    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
-        self.inner.set_attribute(name, value)
-    }
-}
 
 fn connect(address: &Path, export: &str) -> Connection<UnixStream> {
     let stream = UnixStream::connect(address).unwrap();
@@ -77,8 +36,8 @@ fn connect(address: &Path, export: &str) -> Connection<UnixStream> {
     negotiation.go(export, &[]).unwrap()
 }
 
-/// Serve two devices with one data thread while `clients` run: `slow`, whose clients are in group
-/// `g`, and `other`. It is told of each query of `slow`, and lets it be answered.
+/// Serve two devices with one data thread while `clients` run: `slow`, whose file system takes its
+/// time to answer and whose clients are in group `g`, and `other`. It is told of each query of `slow`, and lets it be answered.
 fn served(
     engine: Engine,
     clients: impl FnOnce(&Path, &Receiver<()>, &Sender<()>),
@@ -95,7 +54,11 @@ fn served(
     };
     let (asked, is_asked) = channel();
     let (let_answer, answer) = channel();
-    let slow = Slow { inner: open("slow"), asked, answer: Mutex::new(answer) };
+    let answer = Mutex::new(answer);
+    let slow = HookedDevice::new(open("slow")).before_extents(move || {
+        asked.send(()).unwrap();
+        answer.lock().unwrap().recv().unwrap();
+    });
     let export = |name: &str, device, group: &str| Export {
         volume: Volume {
             name: name.to_owned(),

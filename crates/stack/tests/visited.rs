@@ -12,17 +12,15 @@ use std::thread;
 use std::time::Duration;
 
 use drystone_core::clock::SystemClock;
-use drystone_core::histogram::Snapshot;
-use drystone_core::op::OpGroup;
 use drystone_core::range_lock::RangeLock;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
-use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Extent, Priority, Result};
+use drystone_core::{ContextSet, Device, Priority};
 use drystone_exports::nbd::server::{self, Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags};
 use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
 use drystone_stack::live::{OpenEnv, open_device};
 use drystone_stack::spec::DeviceSpec;
+use drystone_testkit::device::HookedDevice;
 use drystone_testkit::nbd::{Connection, Negotiation};
 use drystone_throttle::Groups;
 
@@ -46,50 +44,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NONE: CommandFlags = CommandFlags::empty();
 
 /// A device whose size, which the server asks for during a handshake while it is outside its
-/// context, is told when the test wants.
-struct Visited {
+/// context, is told when the test wants ([`HOLD`]), or after a visit ([`VISIT`]).
+fn visited(
     inner: Arc<dyn Device>,
-    name: &'static str,
+    name: &str,
     contexts: Arc<ContextSet>,
     held: Sender<()>,
     go_on: Arc<Mutex<Receiver<()>>>,
-}
-
-impl Device for Visited {
-    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        self.inner.extents(offset, length, max)
-    }
-
-    fn info(&self) -> DeviceInfo {
-        match self.name {
-            HOLD => {
-                self.held.send(()).unwrap();
-                self.go_on.lock().unwrap().recv().unwrap();
-            }
-            _ => thread::scope(|scope| _ = scope.spawn(|| self.contexts.kick_all()).join()),
+) -> HookedDevice {
+    let is_held = name == HOLD;
+    HookedDevice::new(inner).before_info(move || {
+        if is_held {
+            held.send(()).unwrap();
+            go_on.lock().unwrap().recv().unwrap();
+        } else {
+            thread::scope(|scope| _ = scope.spawn(|| contexts.kick_all()).join());
         }
-        self.inner.info()
-    }
-
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        self.inner.open_channel(env, index)
-    }
-
-    fn stats(&self) -> DiskStats {
-        self.inner.stats()
-    }
-
-    fn latencies(&self, group: OpGroup) -> Snapshot {
-        self.inner.latencies(group)
-    }
-
-    fn attribute(&self, name: &str) -> Option<String> {
-        self.inner.attribute(name)
-    }
-
-    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
-        self.inner.set_attribute(name, value)
-    }
+    })
 }
 
 fn export(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
@@ -152,7 +123,7 @@ fn a_visitor_that_ends_breaks_no_connection() {
     for name in [HOLD, VISIT] {
         let (inner, contexts) = (inner.clone(), contexts.clone());
         let (held, go_on) = (held.clone(), go_on.clone());
-        let device = Arc::new(Visited { inner, name, contexts, held, go_on });
+        let device = Arc::new(visited(inner, name, contexts, held, go_on));
         exports.push(export(name, device, &at.groups));
     }
     let folder = tempfile::tempdir().unwrap();

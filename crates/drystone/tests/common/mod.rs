@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
+use drystone_testkit::program::Program;
 use tempfile::TempDir;
 
 /// A server with a folder of its own, killed when its test ends.
@@ -24,10 +25,10 @@ impl Drop for Server {
     }
 }
 
+const DRYSTONE: Program = Program::new(env!("CARGO_BIN_EXE_drystone"));
+
 pub fn program(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_drystone"));
-    command.current_dir(folder).env("DRYSTONE_RUNTIME_DIR", folder.join("run"));
-    command
+    DRYSTONE.command(folder)
 }
 
 impl Server {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex};
 
 use drystone_core::clock::Ns;
-use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::DiskStats;
@@ -126,25 +125,32 @@ impl Disk {
     }
 }
 
-impl Device for Disk {
+/// The disk as a device: channels need to share it.
+pub struct Handle(pub Arc<Disk>);
+
+impl Device for Handle {
+    drystone_testkit::no_latencies!();
+    drystone_testkit::no_attributes!();
+
     fn info(&self) -> DeviceInfo {
         let limits = Limits {
-            logical_block_size: self.block,
-            read_only: self.read_only,
-            max_write_zeroes_bytes: if self.zeroes { u64::MAX } else { 0 },
-            max_discard_bytes: if self.discards { u64::MAX } else { 0 },
+            logical_block_size: self.0.block,
+            read_only: self.0.read_only,
+            max_write_zeroes_bytes: if self.0.zeroes { u64::MAX } else { 0 },
+            max_discard_bytes: if self.0.discards { u64::MAX } else { 0 },
             ..Limits::default()
         };
-        let size_bytes = self.size.load(Relaxed);
+        let size_bytes = self.0.size.load(Relaxed);
         DeviceInfo { name: "disk".into(), kind: "test", size_bytes, limits }
     }
 
     fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
-        unreachable!("opened by its handle")
+        let held = Vec::with_capacity(256);
+        Ok(Box::new(DiskChannel { disk: self.0.clone(), held, look_at: 0 }))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        let bytes = self.bytes.lock().unwrap();
+        let bytes = self.0.bytes.lock().unwrap();
         let (mut at, end) = (offset as usize, (offset + length) as usize);
         let mut found = Vec::new();
         while at < end && found.len() < max {
@@ -161,54 +167,8 @@ impl Device for Disk {
 
     fn stats(&self) -> DiskStats {
         let mut stats = DiskStats::default();
-        stats.groups[OpGroup::Write as usize].completed = self.written.load(Relaxed);
+        stats.groups[OpGroup::Write as usize].completed = self.0.written.load(Relaxed);
         stats
-    }
-
-    fn latencies(&self, _group: OpGroup) -> Snapshot {
-        Snapshot::default()
-    }
-
-    fn attribute(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
-        Ok(())
-    }
-}
-
-/// The disk as a device: channels need to share it.
-pub struct Handle(pub Arc<Disk>);
-
-impl Device for Handle {
-    fn info(&self) -> DeviceInfo {
-        self.0.info()
-    }
-
-    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
-        let held = Vec::with_capacity(256);
-        Ok(Box::new(DiskChannel { disk: self.0.clone(), held, look_at: 0 }))
-    }
-
-    fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
-        self.0.extents(offset, length, max)
-    }
-
-    fn stats(&self) -> DiskStats {
-        self.0.stats()
-    }
-
-    fn latencies(&self, group: OpGroup) -> Snapshot {
-        self.0.latencies(group)
-    }
-
-    fn attribute(&self, name: &str) -> Option<String> {
-        self.0.attribute(name)
-    }
-
-    fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
-        self.0.set_attribute(name, value)
     }
 }
 

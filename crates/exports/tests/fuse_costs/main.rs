@@ -1,7 +1,6 @@
 //! The cost of a FUSE request in the steady state, in heap allocations, which an allocator counts.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
-#![allow(unsafe_code, reason = "a global allocator that counts")]
 
 #[path = "../fuse/disk.rs"]
 #[allow(dead_code)]
@@ -10,37 +9,19 @@ mod disk;
 #[allow(dead_code, unused_macros, unused_imports)]
 mod kernel;
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 use drystone_core::ring::Engine;
 use drystone_exports::fuse::server::{IN_FLIGHT_MAX, Incoming, Kind, Mount};
+use drystone_testkit::alloc::CountingAllocator;
 use rustix::net::{RecvFlags, SendFlags};
 
 use disk::{Disk, Handle};
 
-struct Counting;
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// SAFETY: everything is done by the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Send all requests, then take an answer to each.
 fn round(socket: &OwnedFd, requests: &[Vec<u8>], buffer: &mut [u8]) {
@@ -110,17 +91,17 @@ fn requests_allocate_nothing() {
     (0..20).for_each(|_| round(&socket, &requests, &mut buffer));
     // The thread that runs tests may allocate while this one has begun: once.
     let counted = (0..3).map(|_| {
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = ALLOCATOR.allocations();
         (0..200).for_each(|_| round(&socket, &requests, &mut buffer));
-        ALLOCATIONS.load(Relaxed) - before
+        ALLOCATOR.allocations() - before
     });
     assert_eq!(counted.min(), Some(0));
     // All of a session's memory in use for the first time.
     let worst = worst();
     disk.delay_ns.store(1_000_000, Relaxed);
-    let before = ALLOCATIONS.load(Relaxed);
+    let before = ALLOCATOR.allocations();
     (0..3).for_each(|_| round(&socket, &worst, &mut buffer));
-    assert_eq!(ALLOCATIONS.load(Relaxed) - before, 0, "in the worst case");
+    assert_eq!(ALLOCATOR.allocations() - before, 0, "in the worst case");
     assert!(disk.most_held.load(Relaxed) > 0, "I/O was held");
     drop(socket);
     inboxes[0].stop();

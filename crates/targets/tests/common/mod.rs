@@ -3,11 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 use drystone_core::clock::{ManualClock, SystemClock};
-use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
-use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
     Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env,
@@ -102,6 +99,8 @@ impl Disk {
 }
 
 impl Device for Disk {
+    drystone_testkit::no_statistics!();
+
     fn info(&self) -> DeviceInfo {
         DeviceInfo {
             name: self.name.clone(),
@@ -129,14 +128,6 @@ impl Device for Disk {
             at += len;
         }
         Ok(list.as_slice().to_vec())
-    }
-
-    fn stats(&self) -> DiskStats {
-        DiskStats::default()
-    }
-
-    fn latencies(&self, _group: OpGroup) -> Snapshot {
-        Snapshot::default()
     }
 
     fn attribute(&self, name: &str) -> Option<String> {

@@ -4,11 +4,8 @@
 
 use drystone_core::clock::ManualClock;
 use drystone_core::device::TypedDevice;
-use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
-use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{
     Bio, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env, Extent, IoBuf,
@@ -51,6 +48,9 @@ pub struct Recorder {
 pub type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 impl Device for Recorder {
+    drystone_testkit::no_statistics!();
+    drystone_testkit::no_attributes!();
+
     fn info(&self) -> DeviceInfo {
         let limits = DeviceLimits::default();
         DeviceInfo { name: "disk".to_owned(), kind: "test", size_bytes: 1 << 40, limits }
@@ -62,22 +62,6 @@ impl Device for Recorder {
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
         Ok(vec![Extent::data(offset, length)])
-    }
-
-    fn stats(&self) -> DiskStats {
-        DiskStats::default()
-    }
-
-    fn latencies(&self, _group: OpGroup) -> Snapshot {
-        Snapshot::default()
-    }
-
-    fn attribute(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
-        Ok(())
     }
 }
 
