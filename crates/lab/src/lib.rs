@@ -7,7 +7,17 @@
 //! * [`run_all`] runs those of the five mails, and makes one page of them.
 //! * [`model`] models one on cores that are not at hand, and marks every figure of that.
 //!
-//! Nothing else is in an outcome that was not measured in that run.
+//! An outcome has only what was measured in that run.
+//!
+//! ```
+//! use drystone_lab::Options;
+//!
+//! let options = Options { runs: 1, runtime_ns: 1_000_000, threads: 1, ..Options::default() };
+//! let outcome = drystone_lab::run("reorder", &options, &mut |step| println!("{step}"))?;
+//! println!("{}", outcome.text());
+//! assert!(outcome.rows.iter().any(|row| row.variant == "ours"));
+//! # Ok::<(), anyhow::Error>(())
+//! ```
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
@@ -80,12 +90,12 @@ pub struct Experiment {
     pub runs: u32,
     /// The most threads, if nobody says how many.
     pub threads: u32,
-    /// The fields of [`Options`] that have no effect on it: whoever is given one refuses it.
+    /// The fields of [`Options`] that have no effect on it: the command line refuses them.
     pub ignores: &'static [&'static str],
     run: Run,
 }
 
-/// Whoever is told of each step, a line at a time.
+/// A listener that is told of each step, a line at a time.
 pub type Say<'a> = &'a mut dyn FnMut(&str);
 
 type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
