@@ -17,7 +17,7 @@ use super::lane::{Counts, Lane, Shared, Work, phase};
 /// A lane's words to the watcher: its thread's number when it is ready, or what went wrong.
 type News = Result<i32, String>;
 
-/// The running lanes, for whoever watches them.
+/// The running lanes, for their watcher.
 pub struct Crew<'a, 'scope> {
     shared: &'a Shared,
     lanes: &'a [ScopedJoinHandle<'scope, Option<Counts>>],
@@ -41,7 +41,7 @@ pub struct Sum {
 /// `watch` lead them; when it returns they stop. Gives what they counted and what `watch` gave.
 ///
 /// # Errors
-/// What `watch` returns; the first I/O that failed; a thread that cannot be pinned or panicked.
+/// The error of `watch`; the first I/O that failed; a thread that cannot be pinned or panicked.
 pub fn run<T>(
     contexts: Vec<(Context, DevIndex)>,
     works: &[Work],
@@ -122,7 +122,7 @@ impl Crew<'_, '_> {
         self.shared.progress[number].completed.load(Relaxed)
     }
 
-    /// What the lanes did so far.
+    /// Progress of all lanes so far.
     pub fn progress(&self) -> Sum {
         self.shared.progress.iter().fold(Sum::default(), |sum, lane| Sum {
             completed: sum.completed + lane.completed.load(Relaxed),

@@ -1,8 +1,8 @@
 //! One thread of a benchmark: keeps its I/Os in flight and counts what that takes.
 //!
 //! Invariants:
-//! - In the loop nothing allocates, locks, or reads a clock: whoever watches says when to begin
-//!   and to stop by [`Shared::phase`], which is read once a round.
+//! - In the loop nothing allocates, locks, or reads a clock: the watcher says when to begin and to
+//!   stop by [`Shared::phase`], which is read once a round.
 //! - A bio is either in `idle` or in flight; together they are as many as the depth.
 //! - Counts are taken by this thread, of this thread, at the first and last moment of the phase
 //!   that is measured.
@@ -20,8 +20,8 @@ use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Pri
 use super::Pattern;
 use super::cookies::{Cookies, Paths};
 
-/// After so many polls in vain in a row the core is offered to others: to one who was pre-empted
-/// with a poll queue in hand, above all, which cannot happen to the kernel.
+/// After so many polls in vain in a row the core is offered to others: above all to a thread
+/// that was pre-empted with a poll queue in hand, which cannot happen to the kernel.
 const POLLS_IN_VAIN: u32 = 64;
 
 /// Phases of a run, in order.
@@ -36,7 +36,7 @@ pub mod phase {
     pub const STOP: u32 = 3;
 }
 
-/// What a lane shows of its progress; on a cache line of its own.
+/// Progress of a lane, as its watcher sees it; on a cache line of its own.
 #[derive(Default)]
 pub struct Progress {
     /// I/Os completed.
@@ -47,7 +47,7 @@ pub struct Progress {
     pub calls: AtomicU64,
 }
 
-/// What lanes and their watcher share.
+/// State that lanes and their watcher share.
 pub struct Shared {
     /// See [`phase`]; only the watcher changes it.
     pub phase: CachePadded<AtomicU32>,
@@ -58,14 +58,14 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// What `lanes` lanes share before they begin.
+    /// The state that `lanes` lanes share before they begin.
     pub fn new(lanes: usize, allocations: fn() -> u64) -> Self {
         let progress = (0..lanes).map(|_| Default::default()).collect();
         Shared { phase: Default::default(), progress, allocations }
     }
 }
 
-/// What a lane is to do.
+/// The work of a lane.
 #[derive(Clone, Debug)]
 pub struct Work {
     /// I/Os in flight.
@@ -76,7 +76,7 @@ pub struct Work {
     pub batch_complete: usize,
     /// Bytes of an I/O.
     pub bs: u64,
-    /// What the I/Os do.
+    /// The pattern of the I/Os.
     pub pattern: Pattern,
     /// How to wait; with *poll* every I/O is polled, and the context is asked over and over.
     pub mode: PollMode,
@@ -94,7 +94,7 @@ pub struct Work {
     pub seed: u64,
 }
 
-/// What a lane counted while it was measured.
+/// Counts of a lane while it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// I/Os completed.
@@ -113,14 +113,14 @@ pub struct Counts {
     pub locks: LockCounts,
     /// Heap allocations of the thread.
     pub allocations: u64,
-    /// What the context's waits did.
+    /// Waits of the context.
     pub waits: WaitCounts,
     /// Looks by cookies.
     pub paths: Paths,
 }
 
-/// Where the next I/O goes.
-trait Place {
+/// The order in which blocks are read or written.
+trait BlockOrder {
     /// Number of a block.
     fn next(&mut self) -> u64;
 }
@@ -132,7 +132,7 @@ struct Random {
     count: u64,
 }
 
-impl Place for Random {
+impl BlockOrder for Random {
     #[inline(always)]
     fn next(&mut self) -> u64 {
         self.state ^= self.state << 13;
@@ -149,7 +149,7 @@ struct Sequential {
     end: u64,
 }
 
-impl Place for Sequential {
+impl BlockOrder for Sequential {
     #[inline(always)]
     fn next(&mut self) -> u64 {
         let block = self.at;
@@ -234,10 +234,10 @@ impl<'a> Lane<'a> {
         }
     }
 
-    fn phases(&mut self, mut place: impl Place) -> Result<Counts, String> {
-        self.rounds(&mut place, phase::MEASURE)?;
+    fn phases(&mut self, mut order: impl BlockOrder) -> Result<Counts, String> {
+        self.rounds(&mut order, phase::MEASURE)?;
         let begin = self.begin();
-        self.rounds(&mut place, phase::STOP)?;
+        self.rounds(&mut order, phase::STOP)?;
         let measured = self.end(&begin);
         while self.idle.len() < self.work.depth {
             self.reap(1);
@@ -247,11 +247,11 @@ impl<'a> Lane<'a> {
 
     /// Rounds until the watcher has reached a phase.
     #[inline(never)]
-    fn rounds(&mut self, place: &mut impl Place, until: u32) -> Result<(), String> {
+    fn rounds(&mut self, order: &mut impl BlockOrder, until: u32) -> Result<(), String> {
         while self.shared.phase.load(Relaxed) < until {
             let due = self.due();
             if due > 0 {
-                self.submit(place, due)?;
+                self.submit(order, due)?;
             }
             let want = match self.idle.is_empty() {
                 true => self.work.batch_complete,
@@ -291,14 +291,14 @@ impl<'a> Lane<'a> {
     }
 
     #[inline(always)]
-    fn submit(&mut self, place: &mut impl Place, count: usize) -> Result<(), String> {
+    fn submit(&mut self, order: &mut impl BlockOrder, count: usize) -> Result<(), String> {
         let sectors = self.work.bs >> drystone_core::SECTOR_SHIFT;
         for _ in 0..count {
             let Some(mut bio) = self.idle.pop() else { break };
             if !bio.status.is_ok() {
                 return Err(failure(&bio));
             }
-            bio.sector = Sector(place.next() * sectors);
+            bio.sector = Sector(order.next() * sectors);
             self.out.push(bio);
         }
         match &mut self.cookies {
@@ -359,7 +359,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// What was counted since `begin`. The two readings of the clock at the ends are not part of
+    /// Counts since `begin`. The two readings of the clock at the ends are not part of
     /// what they measure.
     fn end(&mut self, begin: &Counts) -> Counts {
         let allocations = (self.shared.allocations)() - begin.allocations;
@@ -406,7 +406,7 @@ fn bio(mut buf: IoBuf, work: &Work, index: u64) -> Box<Bio> {
     bio
 }
 
-/// What is said of a bio that failed.
+/// The message about a bio that failed.
 #[cold]
 pub fn failure(bio: &Bio) -> String {
     let op = if bio.op.is_write() { "write" } else { "read" };
@@ -419,16 +419,16 @@ mod tests {
 
     #[test]
     fn random_places_are_inside_and_everywhere() {
-        let mut place = Random { state: 1, first: 100, count: 8 };
+        let mut order = Random { state: 1, first: 100, count: 8 };
         let mut seen = [0u32; 8];
-        (0..8000).for_each(|_| seen[(place.next() - 100) as usize] += 1);
+        (0..8000).for_each(|_| seen[(order.next() - 100) as usize] += 1);
         assert!(seen.iter().all(|hits| (700..1300).contains(hits)), "{seen:?}");
     }
 
     #[test]
     fn sequential_places_begin_again() {
-        let mut place = Sequential { at: 5, first: 5, end: 8 };
-        let places: Vec<u64> = (0..7).map(|_| place.next()).collect();
+        let mut order = Sequential { at: 5, first: 5, end: 8 };
+        let places: Vec<u64> = (0..7).map(|_| order.next()).collect();
         assert_eq!(places, [5, 6, 7, 5, 6, 7, 5]);
     }
 }

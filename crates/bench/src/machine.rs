@@ -1,4 +1,4 @@
-//! What a measurement ran on, and CPU time of threads that are not lanes.
+//! The machine that a measurement ran on, and CPU time of threads that are not lanes.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

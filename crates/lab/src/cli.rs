@@ -38,7 +38,7 @@ pub fn main() -> ExitCode {
     drystone::cli::run_program(|cli: Cli| run(&cli.command))
 }
 
-/// What to do in the laboratory.
+/// A command of the laboratory.
 #[derive(Debug, Subcommand)]
 enum LabCommand {
     /// List the experiments

@@ -20,7 +20,7 @@ pub const DEVICE: &str = "loop on tmpfs (kernel)";
 /// The kernel's schedulers, and what they are called in rows. Linux's is that of *before*.
 const SCHEDULERS: [(&str, &str); 2] = [("mq-deadline", "before"), ("none", "none")];
 
-/// What was found, and what is to be said of it.
+/// Rows that were found, and remarks on them.
 #[derive(Default)]
 pub struct Found {
     pub rows: Vec<Row>,
@@ -70,7 +70,7 @@ fn try_measure(
     Ok(rows)
 }
 
-/// What fio says of a run.
+/// Figures that fio tells of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     iops: f64,
@@ -179,7 +179,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // What cannot be put back stays; losetup says so by itself.
+        // A setting that cannot be put back stays; losetup says so by itself.
         let _ = self.set_scheduler(&self.scheduler);
         let _ = output("losetup", &["--detach", &self.path.display().to_string()]);
     }

@@ -13,9 +13,9 @@ struct Mail {
     source: &'static str,
     /// Head and lines of its table.
     figures: &'static [&'static [&'static str]],
-    /// What its figures were measured on, as far as it says.
+    /// The setting of its figures, as far as it says.
     context: &'static str,
-    /// What a machine like this one cannot show, and why.
+    /// Effects that a machine like this one cannot show, and why.
     lacks: &'static str,
 }
 

@@ -29,7 +29,7 @@ pub struct Point<'a> {
     pub time_holds: bool,
 }
 
-/// What each thread does.
+/// The load of each thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub pattern: Pattern,
@@ -39,7 +39,7 @@ pub struct Load {
     pub batch: usize,
 }
 
-/// What a run measured. Shares are from 0 to 1.
+/// Figures of a run. Shares are from 0 to 1.
 #[derive(Clone, Debug)]
 pub struct Sample {
     pub iops: f64,
@@ -302,8 +302,8 @@ pub(crate) fn stat_times(text: &str) -> Option<(u64, u64)> {
     Some((user, fields.next()?.parse().ok()?))
 }
 
-/// Writes bytes of a device, which are then there: RAM that was never written is one page of zeroes
-/// to whoever reads it, in the processor's cache.
+/// Writes bytes of a device, which are then there: RAM that was never written is read as one
+/// page of zeroes, in the processor's cache.
 ///
 /// # Errors
 /// When it cannot be opened or written.

@@ -305,7 +305,7 @@ fn table(rows: &[Row], threads: &[u32]) -> Table {
         .table()
 }
 
-/// What the scheduler costs of the IOPS without one: the kernel's on its loop device, ours on a
+/// The scheduler's cost in IOPS, compared with none: the kernel's on its loop device, ours on a
 /// file.
 fn taxes(rows: &[Row], threads: u32) -> Option<String> {
     let iops = |device: &str, variant: &str| {

@@ -1,4 +1,4 @@
-//! What an experiment found, and its shapes for people and programs.
+//! The outcome of an experiment, and its shapes for people and programs.
 //!
 //! Invariant: the JSON of every experiment has one shape (`docs/lab/README.md`).
 
@@ -40,7 +40,7 @@ pub(crate) fn threads_text(threads: u32) -> String {
 pub struct Outcome {
     /// The experiment's name.
     pub experiment: &'static str,
-    /// What it compares.
+    /// The designs that it compares.
     pub about: &'static str,
     /// When it began, in UTC.
     pub date: String,
@@ -65,7 +65,7 @@ pub struct Outcome {
 /// A picture of rates over time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plot {
-    /// What it shows, with the unit of its rates.
+    /// Its title, with the unit of its rates.
     pub title: String,
     /// Its lines.
     pub curves: Vec<Curve>,
@@ -76,9 +76,9 @@ pub struct Plot {
 pub struct Curve {
     /// Whose it is.
     pub name: String,
-    /// What should be.
+    /// The rate that was asked for.
     pub asked: Vec<(f64, f64)>,
-    /// What was.
+    /// The rate that was given.
     pub given: Vec<(f64, f64)>,
 }
 

@@ -146,7 +146,7 @@ fn measure_one(
     })
 }
 
-/// What one reading takes, ns: the shortest of some stretches, which nobody interrupted.
+/// Time of one reading, ns: the shortest of some stretches, which nobody interrupted.
 fn reading_ns() -> f64 {
     const READINGS: u32 = 20_000;
     let clock = SystemClock::new();

@@ -130,7 +130,7 @@ fn spec(variant: &str) -> anyhow::Result<DeviceSpec> {
     DeviceSpec::parse(&text, Path::new("/")).map_err(|report| anyhow!(report.render(false)))
 }
 
-/// What is read at both ends of the measured time.
+/// Counters that are read at both ends of the measured time.
 struct Reading {
     at: Instant,
     groups: [(GroupStats, Snapshot); 2],

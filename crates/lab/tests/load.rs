@@ -1,5 +1,5 @@
 //! *before* and *mailed* under several contexts: nothing is lost or stranded, and every read finds
-//! what was written, whoever dispatches and however short tags are.
+//! what was written, whichever thread dispatches and however short tags are.
 
 use std::path::Path;
 use std::sync::Arc;

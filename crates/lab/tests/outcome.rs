@@ -154,8 +154,8 @@ fn every_row_has_one_value_for_each_run() {
         }
         assert!(row["iops"].as_array().unwrap().iter().all(|iops| iops.as_f64() > Some(0.0)));
     }
-    // Who takes a lock for each request says so; ours takes none while there are tags. (Of the pure
-    // spin lock there may be so few I/Os that those on the way distort the mean.)
+    // A variant that takes a lock for each request says so; ours takes none while there are tags.
+    // (Of the pure spin lock there may be so few I/Os that those on the way distort the mean.)
     for row in rows.iter().filter(|row| row["device"] == "null") {
         let locks = row["lock_acquisitions_per_io"][0].as_f64().expect("a number");
         let notes = row["note"].as_str();

@@ -20,7 +20,7 @@ use drystone_bench::{Crew, Pattern, Work, failure};
 /// Of dd's I/Os so many are made before anything is counted: one in this.
 const DD_WARM_UP: u64 = 16;
 
-/// What a run measured.
+/// Figures of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) iops: f64,
@@ -32,7 +32,7 @@ pub(super) struct Sample {
     pub(super) timed: Timed,
 }
 
-/// What the pass with timed locks counted.
+/// Counts of the pass with timed locks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timed {
     pub(super) ios: u64,

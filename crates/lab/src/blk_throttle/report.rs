@@ -1,4 +1,4 @@
-//! What was measured, for people and programs.
+//! The measured figures, for people and programs.
 
 use drystone_core::sync::LockClass;
 use serde_json::{Value, json};
@@ -43,7 +43,7 @@ impl Measured {
     }
 }
 
-/// What the lock of `class` is called for a variant.
+/// The name of the lock of `class` in a variant.
 fn lock_name(variant: &str, class: LockClass) -> &'static str {
     match variant {
         "before" | "mailed" if class == QUEUE_LOCK => "queue_lock",

@@ -1,4 +1,4 @@
-//! What is measured: devices, loads, and the groups that their bios belong to.
+//! The scenes that are measured: devices, loads, and the groups that their bios belong to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use drystone_throttle::{Change, Setting};
 
 /// Bytes of an I/O, as in the mail.
 pub(super) const BLOCK_BYTES: u64 = 4096;
-/// What the mail's dd reads.
+/// Bytes that the mail's dd reads.
 pub(super) const DD_BYTES: u64 = 1 << 30;
 /// I/Os in flight of a thread of the scaled load.
 pub(super) const DEPTH: usize = 32;
@@ -25,7 +25,7 @@ const IOPS: u64 = u32::MAX as u64 - 1;
 
 const NULL_TAGS: u32 = 1024;
 
-/// Who the bios belong to.
+/// The groups that the bios belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
     /// The root: there are no groups.

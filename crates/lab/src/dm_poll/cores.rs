@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(super) struct Cores {
     /// Those of the threads that submit.
     pub(super) submit: Vec<u32>,
-    /// That of the device and of whoever watches; one of the others if there is only one.
+    /// That of the device and of the watcher; one of the others if there is only one.
     pub(super) device: u32,
 }
 

@@ -55,7 +55,7 @@ impl Polls {
     }
 }
 
-/// What a run measured.
+/// Figures of a run.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) iops: f64,
@@ -85,7 +85,7 @@ pub(super) fn measure(
     files: &[PathBuf],
     runtime_ns: u64,
 ) -> anyhow::Result<Sample> {
-    // The device's thread, which opening starts, stays on the core of whoever starts it.
+    // The device's thread, which opening starts, stays on the core of the thread that starts it.
     let _pinned = Pinned::to(cores.device)?;
     let clock: Arc<dyn Clock> = SystemClock::new();
     let at = OpenEnv::new(scene.threads, clock);
@@ -107,7 +107,7 @@ pub(super) fn measure(
         crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
         at.locks.reset();
         let (polls, helpers) = (read()?, machine::helpers_cpu_ns(&crew.threads));
-        // What each lane completes before it sees the phase is not counted.
+        // I/Os that a lane completes before it sees the phase are not counted.
         let before = crew.progress().completed + u64::from(scene.threads) * scene.depth as u64;
         crew.enter(phase::MEASURE);
         stretch(crew, runtime_ns, before)?;

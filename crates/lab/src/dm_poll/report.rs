@@ -1,4 +1,4 @@
-//! What was measured, for people and programs.
+//! The measured figures, for people and programs.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ impl Measured {
         Some(self.iops(variant)? / self.iops(0)? - 1.0)
     }
 
-    /// What makes a row another than its table's where it is judged.
+    /// The difference of a row to its table's where it is judged.
     fn note(&self) -> Option<String> {
         let scene = &self.scene;
         let waits = (scene.skip_busy() == Some(false)).then(|| "busy queues waited for".to_owned());
@@ -198,7 +198,7 @@ fn sharing(all: &[Measured], cores: &Cores) -> String {
     )
 }
 
-/// What the poll queues saw of the judged tables.
+/// The sentence on the poll queues of a judged table.
 fn ways(measured: &Measured) -> Option<String> {
     let tables = [ONE, SEVERAL, PINNED, STRIPE];
     let skips = measured.scene.skip_busy()?;
@@ -235,7 +235,7 @@ fn deep(all: &[Measured]) -> Option<String> {
     ))
 }
 
-/// What skipping busy queues gave.
+/// The sentence on skipping busy queues.
 fn busy(all: &[Measured]) -> Option<String> {
     let judged =
         |skips: bool| all.iter().find(|measured| measured.is_judged(SEVERAL, skips, DEPTH));

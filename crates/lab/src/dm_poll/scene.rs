@@ -1,4 +1,4 @@
-//! What is measured: the mail's tables as stacks, each with its threads.
+//! The scenes that are measured: the mail's tables as stacks, each with its threads.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub(super) const MEMBER_BYTES: u64 = 64 << 20;
 /// Chunk of the stripe, 512-byte sectors.
 const CHUNK_SECTORS: u64 = 8;
 
-/// What the volume's members are.
+/// The kind of the volume's members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Members {
     /// Null devices that take this long, us.
@@ -31,7 +31,7 @@ pub(super) struct Scene {
     pub(super) bytes: u64,
     pub(super) depth: usize,
     pub(super) threads: u32,
-    /// What the mail measured with polling to interrupts, as a part.
+    /// The mail's gain of polling over interrupts, as a part.
     pub(super) mail: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! What the model device's interrupt costs: one wake-up of a context that sleeps, from another
+//! The cost of the model device's interrupt: one wake-up of a context that sleeps, from another
 //! core.
 
 #![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]

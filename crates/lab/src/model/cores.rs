@@ -31,16 +31,16 @@ pub enum Event {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    On(usize),
+enum ThreadState {
+    OnCore(usize),
     Ready,
     Asleep,
 }
 
 struct Thread<N> {
-    place: Place,
+    state: ThreadState,
     last_core: usize,
-    /// What it is about, if it is about anything: until when (on a core), or how much is left.
+    /// Its operation, if it has one: until when (on a core), or how much is left.
     operation: Option<(Ps, N)>,
     number: u64,
 }
@@ -98,7 +98,7 @@ impl<N: Copy> Cores<N> {
     pub fn new(setting: &Setting, costs: Costs, first: N) -> Self {
         let &Setting { cores, threads, had, .. } = setting;
         let thread = |number: usize| Thread {
-            place: Place::Ready,
+            state: ThreadState::Ready,
             last_core: number % cores,
             operation: Some((0, first)),
             number: 0,
@@ -129,11 +129,11 @@ impl<N: Copy> Cores<N> {
     }
 
     pub fn is_asleep(&self, thread: usize) -> bool {
-        self.threads[thread].place == Place::Asleep
+        self.threads[thread].state == ThreadState::Asleep
     }
 
     pub fn has_core(&self, thread: usize) -> bool {
-        matches!(self.threads[thread].place, Place::On(_))
+        matches!(self.threads[thread].state, ThreadState::OnCore(_))
     }
 
     /// Whether anybody can ever go on by itself.
@@ -171,7 +171,7 @@ impl<N: Copy> Cores<N> {
 
     /// Give `thread` its next operation, in place of any that it has.
     pub fn operate(&mut self, thread: usize, length: Ps, next: N) {
-        let on_core = matches!(self.threads[thread].place, Place::On(_));
+        let on_core = matches!(self.threads[thread].state, ThreadState::OnCore(_));
         let until = if on_core { self.now + length } else { length };
         self.threads[thread].operation = Some((until, next));
         if on_core {
@@ -189,7 +189,7 @@ impl<N: Copy> Cores<N> {
     pub fn sleep(&mut self, thread: usize) {
         self.sleeps += 1;
         self.idle(thread);
-        self.leave(thread, Place::Asleep);
+        self.leave(thread, ThreadState::Asleep);
     }
 
     /// `thread`, asleep, does `next` once it is awake and has a core.
@@ -206,24 +206,26 @@ impl<N: Copy> Cores<N> {
         self.threads[thread].operation = Some((0, next));
         self.threads[thread].number += 1;
         self.queue.push_back(thread);
-        self.leave(thread, Place::Ready);
+        self.leave(thread, ThreadState::Ready);
         true
     }
 
-    fn leave(&mut self, thread: usize, place: Place) {
-        let Place::On(core) = self.threads[thread].place else { unreachable!("it is on a core") };
-        self.threads[thread].place = place;
+    fn leave(&mut self, thread: usize, state: ThreadState) {
+        let ThreadState::OnCore(core) = self.threads[thread].state else {
+            unreachable!("it is on a core")
+        };
+        self.threads[thread].state = state;
         self.cores[core].thread = None;
         self.fill(core, Some(thread));
     }
 
     fn ready(&mut self, thread: usize) {
-        self.threads[thread].place = Place::Ready;
+        self.threads[thread].state = ThreadState::Ready;
         self.queue.push_back(thread);
         self.fill_any(self.threads[thread].last_core);
     }
 
-    /// Let whoever is next have a free core, `first` or another.
+    /// Give a free core, `first` or another, to the next thread in the queue.
     fn fill_any(&mut self, first: usize) {
         let mut cores = [first].into_iter().chain(0..self.cores.len());
         if let Some(core) = cores.find(|core| self.cores[*core].is_free()) {
@@ -231,7 +233,7 @@ impl<N: Copy> Cores<N> {
         }
     }
 
-    /// Give a free core to whoever is next; `left` has just left it.
+    /// Give a free core to the next thread in the queue; `left` has just left it.
     fn fill(&mut self, core: usize, left: Option<usize>) {
         if !self.cores[core].is_free() {
             return;
@@ -243,7 +245,7 @@ impl<N: Copy> Cores<N> {
         self.cores[core].thread = Some(thread);
         self.cores[core].number += 1;
         let found = &mut self.threads[thread];
-        found.place = Place::On(core);
+        found.state = ThreadState::OnCore(core);
         found.last_core = core;
         if let Some((left, _)) = &mut found.operation {
             *left += self.now + switch;
@@ -278,7 +280,7 @@ impl<N: Copy> Cores<N> {
         }
         self.threads[thread].number += 1;
         self.queue.push_back(thread);
-        self.leave(thread, Place::Ready);
+        self.leave(thread, ThreadState::Ready);
     }
 
     fn push_slice(&mut self, core: usize) {

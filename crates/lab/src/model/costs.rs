@@ -1,4 +1,4 @@
-//! What the machine takes, measured in the run: a cache line between two cores, spinning, offering
+//! Costs of the machine, measured in the run: a cache line between two cores, spinning, offering
 //! a core, going from one thread to another, waking a sleeper, and the length of a slice.
 //!
 //! Each is the median of many short stretches, because a stretch in which a thread lost its core

@@ -5,7 +5,7 @@
 /// Picoseconds.
 pub type Ps = u64;
 
-/// What whoever finds a lock taken does.
+/// The way of a thread that finds a lock taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loser {
     /// Tries again after a rest, each time fetching the lock's line: a test-and-set spin lock.
@@ -20,7 +20,7 @@ pub enum Loser {
     HandOver,
 }
 
-/// What is done under the lock.
+/// The work under the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Nothing that others see: the look-up of a merge.
@@ -33,16 +33,16 @@ pub enum Act {
     InsertAndTakeAll,
 }
 
-/// What is done under a lock.
+/// The work under a lock.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Section {
     /// Which lock.
     pub lock: usize,
     /// How often in a batch (those that take: at least this often).
     pub times: u32,
-    /// What is done.
+    /// The work.
     pub act: Act,
-    /// What happens to whoever comes while it is taken.
+    /// The way of a thread that comes while it is taken.
     pub loser: Loser,
     /// How long it is held; for [`Act::InsertAndTakeAll`], for each I/O.
     pub hold_ps: Ps,
@@ -55,9 +55,9 @@ pub struct Section {
 pub struct Design {
     /// Time of a batch outside all locks, but for that of running its I/Os.
     pub outside_ps: Ps,
-    /// Time to run one I/O, spent by whoever took it.
+    /// Time to run one I/O, spent by the thread that took it.
     pub run_ps: Ps,
-    /// What it does with locks, in order.
+    /// Its sections under locks, in order.
     pub sections: Vec<Section>,
     /// Lines that move for an I/O run by another core than its own: there, and back.
     pub foreign_lines: u32,
@@ -70,7 +70,7 @@ impl Design {
     }
 }
 
-/// What the machine takes for what is no design's own.
+/// Costs of the machine that are no design's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Costs {
     /// A cache line that comes from another core.
@@ -83,7 +83,7 @@ pub struct Costs {
     pub yield_ps: Ps,
     /// From one thread to another on a core.
     pub switch_ps: Ps,
-    /// Processor time of whoever wakes a sleeper.
+    /// Processor time of a thread that wakes a sleeper.
     pub wake_ps: Ps,
     /// From then until the sleeper could run.
     pub latency_ps: Ps,
@@ -91,7 +91,7 @@ pub struct Costs {
     pub slice_ps: Ps,
 }
 
-/// Who runs on what, and for how long.
+/// Cores, threads on them, and the time that is simulated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
     /// Cores.
@@ -110,7 +110,7 @@ pub struct Setting {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Figures of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     /// I/Os that ended in the time, a second.
@@ -123,7 +123,7 @@ pub struct Figures {
     pub begun: u64,
     /// I/Os that were begun and had not ended in the end.
     pub open: u64,
-    /// I/Os that others took than those who brought them.
+    /// I/Os that another thread took than the one that brought them.
     pub foreign: u64,
     /// Times a thread was put off its core.
     pub preemptions: u64,

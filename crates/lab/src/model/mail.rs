@@ -3,8 +3,8 @@
 //!
 //! Two costs are fitted to the row *before*, from its two figures: how long a section holds the
 //! lock, and the time outside. Everything else is what this run measured here, or structure that
-//! was fixed beforehand: which sections there are, and who waits. The row *after* is computed from
-//! the same two costs, and compared.
+//! was fixed beforehand: which sections there are, and which threads wait. The row *after* is
+//! computed from the same two costs, and compared.
 
 use super::costs::ps;
 use super::design::{Act, Costs, Design, Figures, Loser, Section, Setting};
@@ -37,7 +37,7 @@ const RUN_SHARE: f64 = 0.5;
 /// Steps of the fit. It closes in by more than half with each.
 const STEPS: u32 = 16;
 
-/// What was fitted, and what the model then says.
+/// The fitted costs, and the figures that the model then gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
     /// A line costs what it does here; if not, its transfers are part of the hold.

@@ -10,7 +10,7 @@ use crate::table::{PERCENT, THOUSANDS, Table};
 /// A part of the page: a title, a table, sentences.
 pub type Part = (String, Table, Vec<String>);
 
-/// What a model found, for people and programs.
+/// The findings of a model, for people and programs.
 pub struct ModelOutcome {
     /// The experiment that is modelled.
     pub(crate) name: &'static str,

@@ -1,4 +1,4 @@
-//! What the model of `mq-deadline` found, as a page.
+//! The findings of the model of `mq-deadline`, as a page.
 
 use serde_json::{Value, json};
 

@@ -22,7 +22,7 @@ use super::line::Line;
 /// How often a context that waits offers its core before it sleeps, as `core::sync` does.
 const YIELDS: u32 = 40;
 
-/// What a thread does after its operation.
+/// The next step of a thread after its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     /// On to the section.
@@ -33,7 +33,7 @@ enum Next {
     Held,
     /// The lock's line is here to let it go.
     Release,
-    /// Who had to be woken after the lock was let go is awake.
+    /// The sleeper that had to be woken after the lock was let go is awake.
     Released,
     /// The moment of spinning before sleep is over.
     SpunOut,
@@ -55,11 +55,12 @@ struct Lock {
     holder: Option<usize>,
     /// The core of the last holder.
     last_core: Option<usize>,
-    /// Who waits in order, on its core.
+    /// Threads that wait in order, on their cores.
     queue: VecDeque<usize>,
     spinners: Vec<usize>,
     sleepers: VecDeque<usize>,
-    /// Whoever lets it go has to wake a sleeper. Set by those who sleep or slept, as in a futex.
+    /// The holder has to wake a sleeper when it lets go. Threads that sleep or slept set this, as
+    /// in a futex.
     contended: bool,
 }
 
@@ -111,7 +112,7 @@ pub fn simulate(design: &Design, costs: &Costs, setting: &Setting) -> Figures {
     while let Some((thread, next)) = sim.cores.step(end) {
         sim.go_on(thread, next);
     }
-    assert!(sim.cores.is_alive(), "no design leaves nobody who can go on");
+    assert!(sim.cores.is_alive(), "some thread can go on in every design");
     sim.figures(end)
 }
 
@@ -181,7 +182,7 @@ impl<'a> Sim<'a> {
         self.cores.operate(thread, wait, Next::Try);
     }
 
-    /// Whoever was woken for a lock that it no longer needs wakes the next sleeper in its place.
+    /// A thread that was woken for a lock that it no longer needs wakes the next sleeper instead.
     fn pass_on(&mut self, thread: usize, lock: usize) {
         if std::mem::take(&mut self.threads[thread].slept)
             && let Some(sleeper) = self.locks[lock].sleepers.pop_front()
@@ -298,12 +299,12 @@ impl<'a> Sim<'a> {
         count as Ps
     }
 
-    /// To let go, the holder needs the line, which those who tried have taken.
+    /// To let go, the holder needs the line, which the threads that tried have taken.
     fn let_go(&mut self, thread: usize) {
         let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
         let (core, now) = (self.cores.core_of(thread), self.cores.now);
         let wait = match section.loser {
-            // Those who wait in a queue do not touch it.
+            // Threads that wait in a queue do not touch it.
             Loser::Queue => 0,
             _ => self.locks[section.lock].line.fetch(core, now, self.costs.line_ps),
         };
@@ -367,7 +368,7 @@ impl<'a> Sim<'a> {
         self.cores.operate(thread, length, Next::Ran);
     }
 
-    /// What was taken has ended; owners that wait for their last one hear of it.
+    /// The I/Os that were taken have ended; owners that wait for their last one hear of it.
     fn ran(&mut self, thread: usize) {
         let mut taken = std::mem::take(&mut self.threads[thread].taken);
         let mut woken = 0;

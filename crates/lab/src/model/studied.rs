@@ -11,7 +11,7 @@ pub(super) struct Studied {
     pub(super) design: Design,
     /// The runs of each checked number of threads, and what the model says of it.
     pub(super) points: Vec<(Check, Vec<Sample>, Figures)>,
-    /// What the model says of so many cores with a thread each.
+    /// The model's figures for so many cores with a thread each.
     pub(super) beyond: Vec<(u32, Figures)>,
 }
 

@@ -209,7 +209,7 @@ fn sleepers_are_charged_for_sleep() {
     }
 }
 
-/// Nobody ever waits for the turn: who loses hands over.
+/// Nobody ever waits for the turn: a loser hands over.
 #[test]
 fn the_turn_has_no_contention_and_hands_over() {
     let found = simulate(&turn(), &COSTS, &setting(8, 8));
@@ -234,8 +234,8 @@ fn who_spins_for_a_holder_off_its_core_spins_a_slice() {
     assert!(found.contention > 0.1);
 }
 
-/// Whoever was woken for a lock may find nothing left to take, and then needs it no more: others
-/// that sleep for it are not forgotten.
+/// A thread that was woken for a lock may find nothing left to take, and then needs it no more:
+/// others that sleep for it are not forgotten.
 #[test]
 fn nobody_sleeps_for_ever() {
     for seed in 1..=20 {

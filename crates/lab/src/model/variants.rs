@@ -19,7 +19,7 @@ use crate::scheduler::Patched;
 /// and positions, and the heads of tree and FIFO.
 const QUEUE_LINES: u32 = 2;
 
-/// The same of the turn of *ours*: its trees are memory of whoever has it.
+/// The same of the turn of *ours*: its trees are memory of the turn's holder.
 const TURN_LINES: u32 = 1;
 
 /// Lines that move for an I/O that another core runs: the bio there, and on the way back.
@@ -29,7 +29,7 @@ const FOREIGN_LINES: u32 = 2;
 /// measured: it cannot be told from the rest by counting.
 const RUN_SHARE: f64 = 0.5;
 
-/// What was measured of a variant with one thread.
+/// Figures of a variant with one thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub name: &'static str,

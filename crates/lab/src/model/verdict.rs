@@ -30,19 +30,19 @@ pub fn worst(checks: &[Check]) -> Option<&Check> {
     checks.iter().max_by(|a, b| a.error().abs().total_cmp(&b.error().abs()))
 }
 
-/// The places where a model can miss, by what happens there.
+/// The threads' share of the cores, by which a model misses in its own way.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum CoreUse {
     Alone,
     CoreEach,
     Shared,
 }
 
-fn place(threads: u32, cores: u32) -> Place {
+fn core_use(threads: u32, cores: u32) -> CoreUse {
     match threads {
-        1 => Place::Alone,
-        _ if threads <= cores => Place::CoreEach,
-        _ => Place::Shared,
+        1 => CoreUse::Alone,
+        _ if threads <= cores => CoreUse::CoreEach,
+        _ => CoreUse::Shared,
     }
 }
 
@@ -55,9 +55,9 @@ pub fn lacks(
     none: &[Check],
     cores: u32,
 ) -> Vec<String> {
-    let sentence = |at: Place| {
+    let sentence = |at: CoreUse| {
         let here = |all: &[Check]| {
-            all.iter().filter(|c| place(c.threads, cores) == at).copied().collect::<Vec<Check>>()
+            all.iter().filter(|c| core_use(c.threads, cores) == at).copied().collect::<Vec<Check>>()
         };
         let (own, base) = (here(checks), here(none));
         let worst_here = worst(&own)?;
@@ -76,15 +76,15 @@ pub fn lacks(
             error.abs() * 100.0,
         ))
     };
-    [Place::Alone, Place::CoreEach, Place::Shared].into_iter().filter_map(sentence).collect()
+    [CoreUse::Alone, CoreUse::CoreEach, CoreUse::Shared].into_iter().filter_map(sentence).collect()
 }
 
 const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so locks do not explain it: it lacks what the \
      machine does to threads, which had other cores, or at other times, than the model's.";
 
-fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
-    match (place, too_fast, loser) {
-        (Place::Alone, ..) => {
+fn effect(at: CoreUse, loser: Option<Loser>, too_fast: bool) -> &'static str {
+    match (at, too_fast, loser) {
+        (CoreUse::Alone, ..) => {
             "One thread meets nobody, and its costs were measured a moment before: it lacks the machine's own \
              unsteadiness."
         }
@@ -92,30 +92,30 @@ fn effect(place: Place, loser: Option<Loser>, too_fast: bool) -> &'static str {
             "There is no lock in it: it lacks what threads share besides (caches, memory, the clock of the cores), or \
              cores were had otherwise than in the model."
         }
-        (Place::CoreEach, true, Some(Loser::HandOver)) => {
+        (CoreUse::CoreEach, true, Some(Loser::HandOver)) => {
             "It lacks what a hand-over costs besides its counted lines: memory of bios, trees and tags that the other \
              core finds cold, and messages between contexts."
         }
-        (Place::CoreEach, true, _) => {
+        (CoreUse::CoreEach, true, _) => {
             "It lacks lines that move besides those it counts, of memory behind the lock that the other core finds cold."
         }
-        (Place::CoreEach, false, Some(Loser::HandOver)) => {
+        (CoreUse::CoreEach, false, Some(Loser::HandOver)) => {
             "It lacks that transfers overlap with other work of a core, or that cores were had together less often \
              than in the model."
         }
-        (Place::CoreEach, false, _) => {
+        (CoreUse::CoreEach, false, _) => {
             "It lacks that who lets a lock go often takes it again before the other core has seen it free, and that \
              transfers overlap with other work; or cores were had together less often than in the model."
         }
-        (Place::Shared, true, _) => {
+        (CoreUse::Shared, true, _) => {
             "It lacks what a pre-emption costs besides the switch: caches gone cold, tags and turns kept by threads that \
              are off their core, and threads that the kernel moves."
         }
-        (Place::Shared, false, Some(Loser::Spin)) => {
+        (CoreUse::Shared, false, Some(Loser::Spin)) => {
             "It lacks that the kernel's slices are not all alike: who spins for a holder that is off its core is put off \
              sooner than by a round robin."
         }
-        (Place::Shared, false, _) => {
+        (CoreUse::Shared, false, _) => {
             "It lacks how the kernel shares cores out: one round-robin queue makes threads meet, and sleep, that in the \
              kernel run one after the other in their slices."
         }

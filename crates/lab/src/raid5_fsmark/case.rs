@@ -1,4 +1,4 @@
-//! What is measured: arrays, file systems and loads, as in the mail's tables.
+//! The cases that are measured: arrays, file systems and loads, as in the mail's tables.
 
 use super::served::Task;
 
@@ -9,7 +9,7 @@ const THREADS: u32 = 64;
 /// Room for what file systems keep beside files: a quarter and this.
 const ROOM_BYTES: u64 = 1 << 30;
 
-/// What is below the file system.
+/// The device below the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Below {
     /// An array of so many members of RAM.
@@ -64,7 +64,7 @@ impl Case {
         format!("{threads}t-{members}{}-{file_system}-{}", self.device(), self.sync_name())
     }
 
-    /// What its members are.
+    /// The kind of its members.
     pub(super) fn device(&self) -> &'static str {
         match self.below {
             Below::Ram(_) => "ram",
@@ -107,7 +107,7 @@ impl Case {
         self.files() * FILE_BYTES * 5 / 4 + ROOM_BYTES
     }
 
-    /// What is to be served for a variant; nothing if there is no array.
+    /// The task of the child that serves a variant; nothing if there is no array.
     pub(super) fn task(&self, variant: &str) -> Option<Task> {
         let members = self.members()?;
         let member_bytes = (self.device_bytes() / u64::from(members - 1)).next_multiple_of(1 << 20);

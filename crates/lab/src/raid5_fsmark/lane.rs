@@ -1,8 +1,8 @@
 //! A thread that serves requests of the file one by one, and sleeps where the array lets writers
 //! sleep.
 //!
-//! In Linux it is the thread of whoever writes that sleeps for a stripe; here the kernel's request
-//! is taken by one of as many threads, and it is that one which sleeps.
+//! In Linux a writer's own thread sleeps for a stripe. Here one of as many threads takes the
+//! kernel's request, and sleeps instead.
 //!
 //! Invariant: when a request is answered nothing of it is in flight, so the memory of a write can
 //! be filled anew.
@@ -25,7 +25,7 @@ use crate::raid5_wait::array::Writer;
 const DATA_BYTES: usize = 1 << 20;
 /// Longest answer that has no data.
 const SHORT_BYTES: usize = 256;
-/// What is read and written: pages.
+/// The unit of reads and writes: pages.
 const PAGE: u64 = 4096;
 
 /// See the module's text.
@@ -86,7 +86,7 @@ impl Lane<'_> {
 
     fn send(&self, unique: u64, error: i32, body: &[u8]) {
         let header: [u8; OUT_HEADER_BYTES] = proto::header(unique, error, body.len());
-        // It fails when the mount is gone, or who asked has given up.
+        // It fails when the mount is gone, or the asker has given up.
         let _ = writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]);
     }
 

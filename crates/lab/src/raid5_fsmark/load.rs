@@ -15,7 +15,7 @@ use crate::raid5_wait::array::Counts;
 /// From one look whether anything moves to the next.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What a run measured; nothing but `rescued` of one that stood still.
+/// Figures of a run; nothing but `rescued` of one that stood still.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) files_per_second: f64,
@@ -33,7 +33,7 @@ pub(super) struct Sample {
     pub(super) is_stuck: bool,
 }
 
-/// Nothing moved, although the watcher has woken who was forgotten.
+/// Nothing moved, although the watcher has woken the forgotten waiters.
 #[derive(Debug)]
 pub(super) struct Stuck;
 
@@ -54,11 +54,11 @@ struct Reading {
     system: f64,
 }
 
-/// Runs the load on what is set up. When nothing has moved for `patience`, whoever was forgotten is
+/// Runs the load on what is set up. When nothing has moved for `patience`, forgotten waiters are
 /// woken; when nothing has moved for as long again, it counts as stuck.
 ///
 /// # Errors
-/// What keeps it from running, [`Stuck`] not included.
+/// The reason that keeps it from running, [`Stuck`] not included.
 pub(super) fn measure(
     rig: &mut Rig<'_>,
     case: &Case,

@@ -54,7 +54,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// Bytes of files that a run writes.
 const BYTES: u64 = 4 << 30;
-/// Longest that nothing moves until who was forgotten is woken.
+/// Longest that nothing moves until forgotten waiters are woken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// From a run that could not be set up to the second try.
@@ -109,7 +109,7 @@ fn parameters(options: &Options, bytes: u64) -> Vec<(&'static str, serde_json::V
     ]
 }
 
-/// What the experiment takes.
+/// Checks that everything is there that the experiment needs.
 fn check() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -149,7 +149,7 @@ fn measure(
             let sample = load::measure(&mut rig, case, PATIENCE, stop);
             let sample = sample.with_context(|| (*variant).to_owned())?;
             say(&told(case, variant, run, &sample));
-            // What does not go in order goes by force; the figures are there.
+            // A rig that does not go in order goes by force; the figures are there.
             let ended = if sample.is_stuck { Ok(()) } else { rig.end(case) };
             tool::check(stop)?;
             ended.unwrap_or_else(|error| say(&format!("{variant}, in the end: {error:#}")));

@@ -1,4 +1,4 @@
-//! What was measured, for people and programs.
+//! The measured figures, for people and programs.
 
 use serde_json::json;
 

@@ -35,7 +35,7 @@ impl<'a> Rig<'a> {
     /// Sets everything up for a variant of a case.
     ///
     /// # Errors
-    /// What could not be had; then nothing is left.
+    /// Something could not be had; then nothing is left.
     pub(super) fn build(case: &Case, variant: &str, stop: &'a AtomicBool) -> anyhow::Result<Self> {
         let mut rig = Rig {
             folder: Folder::make()?,
@@ -140,9 +140,9 @@ impl<'a> Rig<'a> {
     /// Takes everything away in order.
     ///
     /// # Errors
-    /// What cannot be taken away; then it is by force.
+    /// Something cannot be taken away in order; then it goes by force.
     pub(super) fn end(mut self, case: &Case) -> anyhow::Result<()> {
-        // What was not synced need not be written any more.
+        // Data that was not synced need not be written any more.
         self.in_folders(case, &["rm", "-r"])?;
         let point = self.mount_point();
         tool::short(&["umount", name(&point)?], self.stop)?;

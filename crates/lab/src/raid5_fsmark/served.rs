@@ -1,4 +1,4 @@
-//! What a child process of the experiment does: it serves an array as a file, and says what it has
+//! A child process of the experiment: it serves an array as a file, and says what it has
 //! counted when it is asked.
 //!
 //! ```text
@@ -42,7 +42,7 @@ const BLOCKS: &str = "logical_block_size = 4096";
 const PAUSE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 200;
 
-/// What a child serves.
+/// The task of a child.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// `before`, `mailed` or `ours`.
@@ -70,7 +70,7 @@ impl Task {
     /// For *ours*: the stack with the array as `file` and as a loop device of that.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text has a mistake.
     pub fn product(&self, file: &Path) -> anyhow::Result<StackSpec> {
         let file = file.to_str().context("the folder of temporary files has no name in UTF-8")?;
         let export =
@@ -79,12 +79,12 @@ impl Task {
     }
 }
 
-/// What can be asked of an array.
+/// Questions that an array answers.
 pub trait Asked {
-    /// What was counted so far.
+    /// Counts so far.
     fn counts(&self) -> Counts;
 
-    /// Wakes who was forgotten; how many there were.
+    /// Wakes forgotten waiters; how many there were.
     fn rescue(&self) -> usize;
 }
 
@@ -189,7 +189,7 @@ impl Drop for Unmount {
             }
             thread::sleep(PAUSE);
         }
-        // Whoever still has it open is answered until it is closed.
+        // Processes that still have it open are answered until they close it.
         let _ = self.0.detach();
     }
 }

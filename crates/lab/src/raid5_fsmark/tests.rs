@@ -33,7 +33,7 @@ fn task(variant: &str, disks: bool, members: u32) -> Task {
     Task { variant: variant.to_owned(), disks, members, member_bytes: MEMBER_BYTES }
 }
 
-/// Serves while `body` has the file; whoever is forgotten is woken.
+/// Serves while `body` has the file; forgotten waiters are woken.
 fn with_file(task: &Task, body: impl FnOnce(&File)) {
     let (folder, ended) = (Folder::make().unwrap(), AtomicBool::new(false));
     let path = folder.path().join("vol.img");

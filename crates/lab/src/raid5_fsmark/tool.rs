@@ -120,7 +120,7 @@ impl Daemon {
         numbers.context("the server's answer is no number")
     }
 
-    /// What its array has counted.
+    /// The counts of its array.
     ///
     /// # Errors
     /// When it does not answer.
@@ -131,7 +131,7 @@ impl Daemon {
         }
     }
 
-    /// Has it wake who was forgotten; how many there were.
+    /// Has it wake forgotten waiters; how many there were.
     ///
     /// # Errors
     /// When it does not answer.

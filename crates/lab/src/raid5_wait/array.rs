@@ -1,4 +1,4 @@
-//! What writers see of an array, so that different arrays can be put below the same load.
+//! An array as its writers see it, so that different arrays can be put below the same load.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use drystone_stack::live::OpenEnv;
 use super::scene::Scene;
 use super::wait::Sleeper;
 
-/// What an array is opened over.
+/// The members and the layout that an array is opened over.
 pub struct Opening<'a> {
     /// The array.
     pub scene: &'a Scene,
@@ -32,17 +32,17 @@ pub trait Array: Sync {
     /// For a thread that writes.
     fn writer(&self) -> Box<dyn Writer + '_>;
 
-    /// What was counted so far.
+    /// Counts so far.
     fn counts(&self) -> Counts;
 
-    /// Wakes who was forgotten: called when nothing has moved for a while. Says how many there
+    /// Wakes forgotten waiters: called when nothing has moved for a while. Says how many there
     /// were.
     fn rescue(&self) -> usize {
         0
     }
 }
 
-/// What an array counts.
+/// Counts of an array.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Wake-ups of threads that waited for a free stripe.

@@ -38,12 +38,12 @@ pub const STRIPES: usize = 256;
 /// No stripe, at the end of the released list.
 const NONE: u32 = u32::MAX;
 
-/// Who waits where for a free stripe, until what, and who is woken.
+/// The way to wait for a free stripe: the queue, the condition, and the waiters that are woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// One queue, all of which is woken; conditions of the whole array.
     Baseline,
-    /// A queue for each hash lock of which one is woken, who wakes the next; conditions of the
+    /// A queue for each hash lock; one waiter of it is woken and wakes the next; conditions of the
     /// whole array. Queues are those of the locks that got stripes (the mail's v2 takes another
     /// queue where stripes are released one by one).
     Patched,
@@ -51,7 +51,7 @@ pub enum Scheme {
     Sharded,
 }
 
-/// Whoever gets stripes.
+/// A thread that gets stripes.
 pub struct User {
     /// Counts its locks.
     pub locks: Arc<LockCounters>,
@@ -59,7 +59,7 @@ pub struct User {
     pub sleeper: Arc<Sleeper>,
 }
 
-/// What a hash lock covers.
+/// The state that a hash lock covers.
 #[derive(Default)]
 struct Shard {
     known: HashMap<u64, u32>,
@@ -86,7 +86,7 @@ pub struct Stripe<W> {
     pending: Lock<Vec<W>>,
 }
 
-/// What the device lock covers.
+/// The state that the device lock covers.
 #[derive(Default)]
 struct Lists {
     handle: VecDeque<u32>,
@@ -364,7 +364,7 @@ impl<W> Cache<W> {
         self.freed.load(Relaxed)
     }
 
-    /// Wake-ups of those who waited for a stripe so far.
+    /// Wake-ups of threads that waited for a stripe so far.
     pub fn woken(&self) -> u64 {
         self.queues.iter().map(WaitQueue::woken).sum()
     }
@@ -376,7 +376,7 @@ impl<W> Stripe<W> {
         self.sector.load(Relaxed)
     }
 
-    /// Add a write. The reference of whoever adds it must be released after this.
+    /// Add a write. The adder must release its reference after this.
     pub fn add(&self, write: W, user: &LockCounters) {
         self.pending.lock(user).push(write);
         self.delayed.store(false, Relaxed);

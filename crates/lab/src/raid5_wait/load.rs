@@ -26,7 +26,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// Longest that nothing moves, rescues or not.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a run measured.
+/// Figures of a run.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Files' worth of data written, a second.
@@ -72,7 +72,7 @@ pub fn write_file(writer: &mut dyn Writer, place: u64, data: &Arc<[u8]>) -> Resu
     writer.sync()
 }
 
-/// What threads and their watcher share.
+/// State that threads and their watcher share.
 #[derive(Default)]
 struct Progress {
     running: AtomicU32,
@@ -134,7 +134,7 @@ fn write_files(
     Ok(())
 }
 
-/// Looks on, and wakes who was forgotten.
+/// Looks on, and wakes forgotten waiters.
 struct Watch<'a> {
     array: &'a dyn Array,
     progress: &'a Progress,
@@ -143,7 +143,7 @@ struct Watch<'a> {
     rescued: u64,
 }
 
-/// What is read at both ends of the measured time.
+/// Counters that are read at both ends of the measured time.
 struct Reading {
     at: Instant,
     counts: Counts,

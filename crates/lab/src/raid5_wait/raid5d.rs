@@ -243,7 +243,7 @@ impl Raid5d {
         self.done.push(number);
     }
 
-    /// Flushes all members for everybody who has asked, unless that goes on already.
+    /// Flushes all members for all tickets that have asked, unless that goes on already.
     fn flush(&mut self) {
         if self.flushes_left > 0 {
             return;

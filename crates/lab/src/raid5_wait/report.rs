@@ -1,4 +1,4 @@
-//! What was measured, for people and programs.
+//! The measured figures, for people and programs.
 
 use drystone_core::sync::{LockClass, LockStats};
 use serde_json::json;

@@ -1,4 +1,5 @@
-//! What is measured: arrays over members of some kind, and how many threads write to them.
+//! The scenes that are measured: arrays over members of some kind, and how many threads write to
+//! them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const SEEK_NS: (u64, u64) = (80_000, 1_700_000);
 /// Requests that a disk of that kind takes at a time (NCQ).
 const DISK_TAGS: u32 = 32;
 
-/// What the members are.
+/// The kind of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
     /// RAM, which keeps what is written.
@@ -98,7 +99,7 @@ impl Scene {
     /// Checks the text of a stack.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The text has a mistake.
     pub(crate) fn check(&self, text: String) -> anyhow::Result<StackSpec> {
         let source = Source { name: "lab".to_owned(), text };
         let spec = drystone_stack::check("lab", source, Path::new("/"));

@@ -1,12 +1,13 @@
 //! Threads that sleep until somebody wakes them by name: Linux's `wait_queue_head` and its tasks.
 //!
-//! Whoever waits for a condition enters the queue, *then* looks at the condition, and sleeps if it
-//! does not hold ([`WaitQueue::enter`]); whoever changes the condition does so first and wakes
-//! then. The queue's lock orders the two, so no wake-up is lost.
+//! A thread that waits for a condition enters the queue, *then* looks at the condition, and sleeps
+//! if it does not hold ([`WaitQueue::enter`]). A thread that changes the condition does so first
+//! and wakes then. The queue's lock orders the two, so no wake-up is lost.
 //!
 //! Invariants:
 //! * A sleeper is in one queue at the most, and there once.
-//! * Who is taken out of a queue to be woken is marked awake before the queue's lock is free.
+//! * A sleeper that is taken out of a queue to be woken is marked awake before the queue's lock is
+//!   free.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! (`dd_insert_requests`, `dd_dispatch_request`). Linux also takes it for each bio to look for a
 //! merge; here merging happens as a batch is inserted, which is kinder to the lock.
 //!
-//! Invariant: `kept` is the number of units in the trees whenever the lock is free, and whoever
-//! leaves units behind for want of tags, or of a class that may go, looks once more after the lock
-//! is free and a full fence: no request is stranded.
+//! Invariant: `kept` is the number of units in the trees whenever the lock is free, and a thread
+//! that leaves units behind for want of tags, or of a class that may go, looks once more after the
+//! lock is free and a full fence: no request is stranded.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 

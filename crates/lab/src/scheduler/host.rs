@@ -1,4 +1,4 @@
-//! What a scheduler asks of the channel in whose call it runs. The channel's [`Caller`] answers in
+//! The host of a scheduler: the channel in whose call it runs. The channel's [`Caller`] answers in
 //! a stack; a test answers for itself, because only a channel can make a `Caller`.
 
 use drystone_core::clock::Ns;

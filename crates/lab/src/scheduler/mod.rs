@@ -6,7 +6,7 @@
 //!
 //! Both use the product's algorithm (`drystone_queue::scheduler::deadline`), stand behind the
 //! product's trait and keep its promise that no request is stranded; they differ from the product
-//! in who may use the algorithm when. A stack gets one of them by type
+//! in the threads that may use the algorithm, and when. A stack gets one of them by type
 //! (`drystone_stack::live::open_with`), so the product has no branch for their sake.
 
 mod baseline;

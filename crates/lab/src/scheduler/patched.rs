@@ -12,8 +12,8 @@
 //!   submission. Here its `start_ns` is set anew, so the latency that the queue counts lacks the
 //!   time before, too.
 //! * What is staged cannot be merged into and is not counted as queued.
-//! * Whoever finds the dispatch bit set leaves, though what it brought may have come after the
-//!   holder's look at the staging lists. It then waits for the holder to run the queue again, once
+//! * A caller that finds the dispatch bit set leaves, though its bios may have come after the
+//!   holder's look at the staging lists. They then wait for the holder to run the queue again, once
 //!   that has issued what it has. (Linux comes again after 3 ms.)
 //!
 //! Invariant: a stager writes `staged`, then reads `dispatching`; a dispatcher clears
@@ -39,7 +39,7 @@ pub struct Patched {
     kept: AtomicU32,
     publisher: AtomicU32,
     lock: Lock<Queue>,
-    /// Bios in the staging lists; read by whoever likes, without the lock.
+    /// Bios in the staging lists; any thread may read this without the lock.
     staged: AtomicU32,
     insert_lock: Lock<Staging>,
 }
@@ -69,7 +69,7 @@ impl Default for Patched {
     }
 }
 
-/// What one entry of a dispatcher came to.
+/// The outcome of one entry of a dispatcher.
 enum Entry {
     /// Somebody else dispatches.
     Skipped,

@@ -1,5 +1,5 @@
-//! What both schedulers guard with their main lock: the algorithm's state, and what is known of
-//! the requests in flight.
+//! The state that both schedulers guard with their main lock: the algorithm's, and counts of the
+//! requests in flight.
 
 use drystone_core::{Bio, BioList};
 use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position};
@@ -29,7 +29,7 @@ pub(super) struct Queue {
     arrivals: Vec<u32>,
 }
 
-/// What had ended when a dispatcher looked, to see whether that has changed.
+/// The requests that had ended when a dispatcher looked, to see whether that has changed.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     ended: [u64; CLASSES],

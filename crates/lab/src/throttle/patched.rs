@@ -40,7 +40,7 @@ struct Group {
     stats: Option<GroupCounter>,
 }
 
-/// What a context knows of [`Patched`]: a copy of the groups.
+/// A context's copy of the groups of [`Patched`].
 pub struct MailedGate {
     shared: Arc<Patched>,
     epoch: u64,

@@ -1,8 +1,8 @@
-//! What the device's one lock guards: the groups that there are, by what they are bound, and what
-//! was charged.
+//! The state that the device's one lock guards: the groups that there are, by what they are bound,
+//! and what was charged.
 //!
 //! Invariants:
-//! * Who has the lock and looks a group up has called [`Queue::refresh`] first.
+//! * The holder of the lock has called [`Queue::refresh`] before it looks a group up.
 //! * Slices stay while groups and limits change, with what was charged in them.
 
 use drystone_core::clock::Ns;
@@ -15,7 +15,7 @@ use super::slice::{SLICE_NS, Slice};
 use super::table::Table;
 use super::{QUEUE_LOCK, STATS_LOCK};
 
-/// What a discard is charged, as in Linux.
+/// Bytes that a discard is charged, as in Linux.
 const DISCARD_BYTES: u64 = 512;
 /// Nobody waits longer without a look, so that a limit that was raised is noticed (Linux: 8
 /// slices).

@@ -52,7 +52,7 @@ impl Slice {
 
     fn extend(&mut self, now: Ns) {
         let is_used = now < self.start || now > self.end;
-        // Whoever waited may have been cancelled: then nobody came when the time was up.
+        // A waiter may have been cancelled: then nobody came when the time was up.
         let is_left = now > self.end.saturating_add(SLICE_NS);
         if is_used && !self.waits || is_left {
             *self = Slice { start: now, end: now + SLICE_NS, ..Slice::default() };

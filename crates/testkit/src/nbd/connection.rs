@@ -97,7 +97,7 @@ impl<S: Read + Write> Connection<S> {
         Self { stream, style, description, next_cookie: 1, pending: Vec::new() }
     }
 
-    /// What the server told of the export.
+    /// The export, as the server told of it.
     pub fn description(&self) -> &Description {
         &self.description
     }

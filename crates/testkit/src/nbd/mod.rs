@@ -64,7 +64,7 @@ impl ClientError {
     }
 }
 
-/// What client calls return.
+/// The result of a client's call.
 pub type Result<T> = std::result::Result<T, ClientError>;
 
 fn broken<T>(what: impl Into<String>) -> Result<T> {

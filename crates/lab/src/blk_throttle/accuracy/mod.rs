@@ -104,7 +104,7 @@ fn measure(sheet: &Sheet, steps: Steps) -> anyhow::Result<Taken> {
     let works: Vec<Work> = works.collect::<Option<_>>().context("a flow without its group")?;
     on_opened(&device, &at, &works, |crew| {
         let taken = watch(sheet, steps, crew, limit)?;
-        // What still waits would keep the threads from their end.
+        // Bios that still wait would keep the threads from their end.
         limit(&MAX)?;
         Ok(taken)
     })

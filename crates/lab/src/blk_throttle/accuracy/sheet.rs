@@ -1,4 +1,4 @@
-//! What is asked: limits of groups, and the load of each, which would be more without them.
+//! The sheets: limits of groups, and the load of each, which would be more without them.
 
 use drystone_throttle::Change;
 
@@ -16,7 +16,7 @@ pub(super) struct Flow {
     pub(super) depth: usize,
     /// It wants no more than so many a second.
     pub(super) wants: Option<u64>,
-    /// What it is to get, I/Os a second: in the first half, and in the second.
+    /// The rate that it is to get, I/Os a second: in the first half, and in the second.
     pub(super) asked: [f64; 2],
 }
 
@@ -171,7 +171,7 @@ pub(super) fn all() -> Vec<Sheet> {
 mod tests {
     use super::*;
 
-    /// What a sheet asks for is what its limits give.
+    /// A sheet asks for as much as its limits give.
     #[test]
     fn what_is_asked_is_what_the_limits_give() {
         for sheet in all() {

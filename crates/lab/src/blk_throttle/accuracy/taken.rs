@@ -1,4 +1,4 @@
-//! What a run of a sheet gave: counts over time, and what follows from them.
+//! The result of a run of a sheet: counts over time, and what follows from them.
 
 use super::sheet::Sheet;
 
@@ -93,7 +93,7 @@ impl Taken {
 }
 
 impl Sheet {
-    /// What a flow is to have, in the sheet's unit.
+    /// The share that a flow is to have, in the sheet's unit.
     pub(super) fn share(&self, flow: usize, half: usize) -> f64 {
         let flow = &self.flows[flow];
         self.unit.of(flow.asked[half], flow.bytes)
@@ -117,7 +117,7 @@ mod tests {
         let sheet = sheet::all().into_iter().find(|it| it.name == "100 IOPS").unwrap();
         let exact = taken(steps, |n| 10 * n as u64);
         assert!(exact.deviation(&sheet, &[0], steps).abs() < 1e-9);
-        // What was wrong before it settled does not count.
+        // Deviations before it settled do not count.
         let late = taken(steps, |n| 10 * n.max(5) as u64);
         assert!(late.deviation(&sheet, &[0], steps).abs() < 1e-9);
         // Fifty too few of a thousand, from the middle on.

@@ -1,4 +1,4 @@
-//! What the simulation is fed with, measured on this machine: looks at a poll queue, the lock held
+//! Input of the simulation, measured on this machine: looks at a poll queue, the lock held
 //! in them, words to another thread.
 //!
 //! Each is a median of many short stretches, since one in which a thread lost its core says
@@ -38,7 +38,7 @@ pub struct Inputs {
     /// A look that finds nothing, and how long of that it holds the lock.
     pub look_ns: f64,
     pub hold_ns: f64,
-    /// What each I/O that it finds adds, and of that with the lock.
+    /// Time that each I/O that it finds adds, and of that with the lock.
     pub found_ns: f64,
     pub found_hold_ns: f64,
     /// Taking in a request that another core has sent to the device's.
@@ -138,7 +138,7 @@ impl Polled {
         Ok(())
     }
 
-    /// What `one` gives over and over while a bio is in flight that has not ended.
+    /// The results of `one` over and over while a bio is in flight that has not ended.
     fn in_vain(
         &mut self,
         each: Duration,
@@ -214,7 +214,7 @@ fn median(values: &[f64]) -> f64 {
     spread(values).map_or(0.0, |(_, median, _)| median)
 }
 
-/// What timing something with the clock adds to it.
+/// Time that reading the clock adds to something that is timed.
 fn clock_ns() -> f64 {
     let all: Vec<f64> = (0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
     median(&all)

@@ -1,9 +1,9 @@
-//! What the simulation takes and gives: loads, costs, figures.
+//! Input and output of the simulation: loads, costs, figures.
 
 use crate::dm_poll::scene::TAIL;
 use crate::model::design::Ps;
 
-/// Lines that move from an I/O's owner to who found it on another core, and back: the message, and
+/// Lines that move from an I/O's owner to its finder on another core, and back: the message, and
 /// the head of the inbox.
 pub const FOREIGN_LINES: u64 = 2;
 
@@ -16,7 +16,7 @@ pub enum Way {
     Poll { skips: bool },
 }
 
-/// What an I/O takes on a core of its own.
+/// Costs of an I/O on a core of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IoCosts {
     /// All of an I/O but the looks at queues, polled; and all of it by interrupt.
@@ -25,11 +25,11 @@ pub struct IoCosts {
     /// A look that finds nothing: before the lock, and with it.
     pub look_ps: Ps,
     pub hold_ps: Ps,
-    /// What each I/O that is found adds: after the lock, and with it.
+    /// Cost that each I/O that is found adds: after the lock, and with it.
     pub found_ps: Ps,
     pub found_hold_ps: Ps,
     /// A device's core takes a request in and tells its thread, which is awake, of the end, lines
-    /// included; who found another's tells without.
+    /// included; a finder of another's I/O tells without.
     pub tell_ps: Ps,
     pub send_ps: Ps,
     /// Falling asleep; for the device's core, waking.
@@ -37,7 +37,7 @@ pub struct IoCosts {
     pub waker_ps: Ps,
 }
 
-/// What is done, and to what.
+/// The load, and the devices below it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub way: Way,
@@ -46,7 +46,7 @@ pub struct Load {
     pub striped: bool,
     /// Poll queues of each member; thread `n` has number `n` modulo these.
     pub queues: usize,
-    /// What half of the requests take.
+    /// Time that half of the requests take.
     pub latency_ps: Ps,
     /// Cores that keep the members' time, of which thread `n` has number `n` modulo these; and the
     /// share of each that is had.
@@ -54,7 +54,7 @@ pub struct Load {
     pub devices_had: f64,
 }
 
-/// What came of it. `per_io` counts are of the time after the warm-up.
+/// Figures of a simulation. `per_io` counts are of the time after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     pub iops: f64,

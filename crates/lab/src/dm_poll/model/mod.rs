@@ -112,7 +112,7 @@ fn shown(asked: &[u32]) -> Vec<u32> {
     cores
 }
 
-/// What the model says of a point that was measured, on the cores that it had.
+/// The model's figures of a point that was measured, on the cores that it had.
 fn check(
     points: &[Point],
     number: usize,

@@ -1,4 +1,4 @@
-//! What the model found, as a page.
+//! The findings of the model, as a page.
 
 use serde_json::{Value, json};
 
@@ -22,7 +22,7 @@ use crate::table::THOUSANDS;
 const SKIP: Way = Way::Poll { skips: true };
 const WAIT: Way = Way::Poll { skips: false };
 
-/// What the mail has of a table's three pollers: with skipping, and waiting.
+/// The mail's gains of a table's three pollers: with skipping, and waiting.
 fn mailed(table: &str) -> &'static str {
     match table {
         SEVERAL => "+16% (+13%) / -20%",

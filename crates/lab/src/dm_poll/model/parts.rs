@@ -1,4 +1,4 @@
-//! What threads of the simulation meet: devices that keep time, and poll queues.
+//! The parts that threads of the simulation meet: devices that keep time, and poll queues.
 //!
 //! Invariants:
 //! * A request is in one device's `due` or one queue's `arrivals` or `due`, once, until it is
@@ -20,7 +20,7 @@ pub struct Part {
     pub thread: usize,
     pub slot: usize,
     pub member: usize,
-    /// The core that it comes from: its thread's, or that of who found it.
+    /// The core that it comes from: its thread's, or its finder's.
     pub core: usize,
 }
 
@@ -34,7 +34,7 @@ pub struct Queue {
     /// Of the end of the arrivals, which submitters write to and pollers read.
     pub tail: Line,
     pub holder: Option<usize>,
-    /// Who waits, on its core or off it, and who sleeps.
+    /// Threads that wait, on their cores or off them, and threads that sleep.
     pub spinners: Vec<usize>,
     pub sleepers: VecDeque<usize>,
     pub arrivals: Vec<Part>,

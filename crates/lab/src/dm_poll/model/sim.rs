@@ -35,7 +35,7 @@ struct Counts {
     foreign: u64,
 }
 
-/// What a thread does after its operation.
+/// The next step of a thread after its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Round,
@@ -333,7 +333,7 @@ impl Sim<'_> {
         self.cores.sleep(thread);
     }
 
-    /// What was found is ended: the own at once, others' by their owners.
+    /// Ends the I/Os that were found: the own at once, others' by their owners.
     fn tell(&mut self, thread: usize) {
         let mut length = 0;
         for part in &self.threads[thread].found {
@@ -350,7 +350,7 @@ impl Sim<'_> {
         }
     }
 
-    /// What lines take that come to `thread` from `core` with a word.
+    /// Time that lines take that come to `thread` from `core` with a word.
     fn foreign_lines(&self, thread: usize, core: usize) -> Ps {
         match self.cores.core_of(thread) == core {
             true => 0,

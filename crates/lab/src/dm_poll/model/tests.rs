@@ -32,7 +32,7 @@ const COSTS: Costs = Costs {
     slice_ps: 100_000 * NS,
 };
 
-/// Lines cost nothing, and whoever waits never sleeps.
+/// Lines cost nothing, and waiters never sleep.
 const NO_LINES: Costs = Costs { line_ps: 0, spin_ps: 1_000_000_000 * NS, ..COSTS };
 
 fn load(way: Way, queues: usize) -> Load {
@@ -137,7 +137,8 @@ fn who_waits_is_limited_by_the_hold() {
     assert!(skipping.iops > 2.0 * waiting.iops, "{skipping:?}");
 }
 
-/// Where a look is all that a queue costs, whoever skips gets on at least as fast as who waits.
+/// Where a look is all that a queue costs, a thread that skips is at least as fast as one that
+/// waits.
 #[test]
 fn skipping_is_never_slower_than_waiting() {
     for threads in [1, 2, 3, 8] {

@@ -6,7 +6,7 @@ use crate::dm_poll::scene::{DEPTH, ONE, STRIPE};
 use crate::model::verdict::LIMIT;
 use crate::outcome::threads_text;
 
-/// What the model lacks whatever it was fed with.
+/// Effects that the model lacks whatever it was fed with.
 const ALWAYS: [&str; 7] = [
     "The disks: the model's take what the experiment's take, without a limit of their own. The mail's had one, and its processors were others: \
      its figures stand beside as context.",
@@ -79,7 +79,7 @@ pub fn way_text(way: Way) -> &'static str {
     }
 }
 
-/// What a miss tells.
+/// The effect that a miss tells of.
 fn effect(way: Way, asleep: bool, threads: u32, cores: u32, error: f64) -> Option<&'static str> {
     // Of nothing measured there is no error.
     if error.is_nan() || error.abs() <= LIMIT {

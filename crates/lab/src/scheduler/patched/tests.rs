@@ -15,7 +15,7 @@ use crate::scheduler::counts::Counts;
 
 const MS: u64 = 1_000_000;
 
-/// What is run while a unit is granted, that is with the dispatcher at work.
+/// A call made while a unit is granted, that is with the dispatcher at work.
 type AtGrant = Box<dyn FnOnce()>;
 
 /// A channel that the test plays.
@@ -124,8 +124,8 @@ fn stage(scheduler: &Patched, host: &Channel, bios: impl IntoIterator<Item = Box
     scheduler.stage(host, &mut host.batch(bios), Place::Tail);
 }
 
-/// Have `then` done while the host's next unit is being dispatched, on another thread: whoever
-/// waits for a lock there would wait for ever.
+/// Have `then` done while the host's next unit is being dispatched, on another thread, which
+/// would wait for ever if it waited for a lock.
 fn meanwhile(
     scheduler: &Arc<Patched>,
     host: &mut Channel,
@@ -258,7 +258,7 @@ fn who_finds_the_bit_set_leaves_what_it_brought() {
     });
     submit(&mailed, &mut holder, [read(8000)]);
     assert_eq!(holder.sectors(), [8000]);
-    // Whoever runs the queue next finds them.
+    // The next run of the queue finds them.
     holder.tags = 2;
     while mailed.work(&mut holder, &mut BioList::new(), Place::Tail) {}
     assert_eq!(holder.sectors(), [8000, 10, 20]);
