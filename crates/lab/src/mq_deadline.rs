@@ -318,7 +318,8 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
     let tax =
         |device, variant| Some((iops(device, variant)? / iops(device, "none")? - 1.0) * 100.0);
     Some(format!(
-        "mq-deadline's IOPS to none's with {}: {:+.0}% in the kernel (loop on tmpfs), {:+.0}% here (file on tmpfs).",
+        "mq-deadline's IOPS to none's with {}: {:+.0}% in the kernel (loop on tmpfs), {:+.0}% \
+         here (file on tmpfs).",
         threads_text(threads),
         tax(kernel::DEVICE, "before")?,
         tax(FILE, "ours")?,
@@ -328,28 +329,36 @@ fn taxes(rows: &[Row], threads: u32) -> Option<String> {
 fn remarks(options: &Options) -> Vec<String> {
     let cores = Machine::here().cores;
     let mut remarks = vec![
-        "IOPS and figures: medians of the runs, which took turns. sys: system time as a share of processor time.".to_owned(),
-        "contention: time from a lock's first failed attempt until it was taken, of all threads, over threads times wall \
-         time; contention, CPU: processor time of these waits (one in 32 sampled) over all processor time."
+        "IOPS and figures: medians of the runs, which took turns. sys: system time as a share \
+         of processor time."
             .to_owned(),
-        "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, and not part of contention."
+        "contention: time from a lock's first failed attempt until it was taken, of all \
+         threads, over threads times wall time; contention, CPU: processor time of these waits \
+         (one in 32 sampled) over all processor time."
             .to_owned(),
-        "ours: while nothing is kept and there are tags, as here, a call's I/Os go through a FIFO and sort order of their thread's own; \
-         `always in turn` puts them through those that all threads share even so, and `straight through` past both."
+        "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, \
+         and not part of contention."
             .to_owned(),
-        "Who gives up (a merge attempt, a turn that is taken) has no wait. A compare-and-swap tried again is one where bios are \
-         published for others, and not where tags are taken, which all variants do alike."
+        "ours: while nothing is kept and there are tags, as here, a call's I/Os go through a \
+         FIFO and sort order of their thread's own; `always in turn` puts them through those \
+         that all threads share even so, and `straight through` past both."
+            .to_owned(),
+        "Who gives up (a merge attempt, a turn that is taken) has no wait. A compare-and-swap \
+         tried again is one where bios are published for others, and not where tags are taken, \
+         which all variants do alike."
             .to_owned(),
         format!(
-            "The null device has {NULL_TAGS} tags, more than all threads use. The file has 256; a call that starts I/O \
-             takes up to 32 at once, so pre-empted callers can leave others without: those wait for completions."
+            "The null device has {NULL_TAGS} tags, more than all threads use. The file has 256; \
+             a call that starts I/O takes up to 32 at once, so pre-empted callers can leave \
+             others without: those wait for completions."
         ),
     ];
     if u64::from(options.threads) > cores {
         remarks.push(format!(
-            "{cores} cores cannot show what more than {cores} threads do to a lock at once: with more, a wait is mostly for \
-             a thread that is off its core, and the mail's collapse, 32 cores at one cache line, does not take place. \
-             2 threads are the pair least distorted."
+            "{cores} cores cannot show what more than {cores} threads do to a lock at once: \
+             with more, a wait is mostly for a thread that is off its core, and the mail's \
+             collapse, 32 cores at one cache line, does not take place. 2 threads are the pair \
+             least distorted."
         ));
     }
     remarks
@@ -366,8 +375,9 @@ fn not_quiet(rows: &[Row]) -> Option<String> {
     let least = shares.fold(1.0, f64::min);
     (least < 0.9).then(|| {
         format!(
-            "The machine was not quiet: null without a scheduler, which never waits, had only {:.0}% of its cores in one run. \
-             Threads that share a core do not meet at a lock, so little of the contention shows.",
+            "The machine was not quiet: null without a scheduler, which never waits, had only \
+             {:.0}% of its cores in one run. Threads that share a core do not meet at a lock, \
+             so little of the contention shows.",
             least * 100.0
         )
     })

@@ -287,11 +287,17 @@ fn remarks(reading_ns: f64) -> Vec<String> {
     vec![
         "Medians of the runs, which took turns; diff is against `before`.".to_owned(),
         format!(
-            "clock's share: readings that the contexts counted, times {reading_ns:.1} ns that one took in a loop before the runs, of all processor time; `-` (null in the JSON) where a run was too short to say, less than {} ms.",
+            "clock's share: readings that the contexts counted, times {reading_ns:.1} ns that \
+             one took in a loop before the runs, of all processor time; `-` (null in the JSON) \
+             where a run was too short to say, less than {} ms.",
             SHARE_FROM_NS / 1_000_000
         ),
-        "`none` keeps no statistics and does not read the clock at all: nobody can have more.".to_owned(),
-        "The mail, on a machine of the field's fastest: 108.4M to 118.8M IOPS (+9.6 %), the clock's share from 11.9 % to 0.8 %. A kernel has more uses of the clock for each I/O than the two here.".to_owned(),
+        "`none` keeps no statistics and does not read the clock at all: nobody can have more."
+            .to_owned(),
+        "The mail, on a machine of the field's fastest: 108.4M to 118.8M IOPS (+9.6 %), the \
+         clock's share from 11.9 % to 0.8 %. A kernel has more uses of the clock for each I/O \
+         than the two here."
+            .to_owned(),
     ]
 }
 

@@ -303,15 +303,19 @@ fn table(rows: &[Row]) -> Table {
 }
 
 fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
-    let mut remarks = vec![
-        "IOPS and figures: medians of the runs, which took turns; times are from submission to end, known to 6 %.".to_owned(),
+    let mut remarks =
+        vec![
+        "IOPS and figures: medians of the runs, which took turns; times are from submission to \
+         end, known to 6 %.".to_owned(),
         format!(
-            "The disk is a model: it serves one I/O after the other, {} us each and {} to {} us for the head's way (with the root of the distance).",
+            "The disk is a model: it serves one I/O after the other, {} us each and {} to {} us \
+             for the head's way (with the root of the distance).",
             LATENCY_NS / 1000,
             SEEK_MIN_NS / 1000,
             SEEK_MAX_NS / 1000
         ),
-        "diff: IOPS to those without a scheduler, where each thread's I/O goes in its own order and threads take turns at tags.".to_owned(),
+        "diff: IOPS to those without a scheduler, where each thread's I/O goes in its own order \
+         and threads take turns at tags.".to_owned(),
     ];
     remarks.extend(rows.iter().filter_map(longest_read));
     if options.threads == 1 {
@@ -325,7 +329,8 @@ fn longest_read(row: &Row) -> Option<String> {
     row.median("write_p99_ns").filter(|_| row.variant == "ours")?;
     let longest = row.values("read_max_ns")?.iter().copied().fold(0.0, f64::max);
     Some(format!(
-        "{}: the longest read of all runs took {:.1} ms with mq-deadline, its own service included; read_expire is {READ_EXPIRE_MS} ms.",
+        "{}: the longest read of all runs took {:.1} ms with mq-deadline, its own service \
+         included; read_expire is {READ_EXPIRE_MS} ms.",
         row.note.as_deref()?,
         longest / 1e6
     ))

@@ -25,35 +25,42 @@ fn options() -> Options {
 const COLUMNS: [(&str, &str, &[&str]); 6] = [
     (
         "mq-deadline",
-        "Device, Variant, Threads, IOPS, sys, contention, diff, IOPS, least to most, contention, CPU, grant wait, cores, CPU ns/IO",
+        "Device, Variant, Threads, IOPS, sys, contention, diff, IOPS, least to most, \
+         contention, CPU, grant wait, cores, CPU ns/IO",
         &[],
     ),
     (
         "reorder",
-        "Load, Variant, Threads, IOPS, IOPS, least to most, diff, reads/s, read mean, read p99, read max, writes/s, write p99",
+        "Load, Variant, Threads, IOPS, IOPS, least to most, diff, reads/s, read mean, read \
+         p99, read max, writes/s, write p99",
         &[],
     ),
     (
         "blk-throttle",
-        "Load, Variant, Threads, IOPS, IOPS, least to most, to none, CPU ns/IO, CPU, least to most, to none, locks/IO, contention",
+        "Load, Variant, Threads, IOPS, IOPS, least to most, to none, CPU ns/IO, CPU, least to \
+         most, to none, locks/IO, contention",
         &[
             "Load, class name, Threads, acquisitions, holdtime-total, I/Os, a bio",
-            "Load, Rules, Threads, locks a bio: before, mailed, ours, none, ns a bio to none: before, mailed, ours",
+            "Load, Rules, Threads, locks a bio: before, mailed, ours, none, ns a bio to none: \
+             before, mailed, ours",
         ],
     ),
     (
         "plug-time",
-        "Device, Variant, Threads, IOPS, IOPS, least to most, diff, CPU ns/IO, clock reads/IO, clock's share",
+        "Device, Variant, Threads, IOPS, IOPS, least to most, diff, CPU ns/IO, clock reads/IO, \
+         clock's share",
         &["Variant, t/io_uring's line"],
     ),
     (
         "raid5-wait",
-        "Members, Variant, Threads, files/s, least to most, diff, user s, system s, system ms a file, wake-ups a stripe, rescued",
+        "Members, Variant, Threads, files/s, least to most, diff, user s, system s, system ms \
+         a file, wake-ups a stripe, rescued",
         &["Case, before, ±stddev, mailed, ±stddev, change, ours, ±stddev, change"],
     ),
     (
         "dm-poll",
-        "Volume, Latency, Depth, Threads, IRQ IOPS, poll IOPS, diff, mail, adaptive IOPS, diff, CPU ns/IO: IRQ, poll, adaptive, wakes/IO: IRQ, poll, adaptive",
+        "Volume, Latency, Depth, Threads, IRQ IOPS, poll IOPS, diff, mail, adaptive IOPS, \
+         diff, CPU ns/IO: IRQ, poll, adaptive, wakes/IO: IRQ, poll, adaptive",
         &[],
     ),
 ];

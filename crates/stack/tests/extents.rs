@@ -37,7 +37,8 @@ fn connect(address: &Path, export: &str) -> Connection<UnixStream> {
 }
 
 /// Serve two devices with one data thread while `clients` run: `slow`, whose file system takes its
-/// time to answer and whose clients are in group `g`, and `other`. It is told of each query of `slow`, and lets it be answered.
+/// time to answer and whose clients are in group `g`, and `other`. It is told of each query of
+/// `slow`, and lets it be answered.
 fn served(
     engine: Engine,
     clients: impl FnOnce(&Path, &Receiver<()>, &Sender<()>),

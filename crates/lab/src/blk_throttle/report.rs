@@ -212,16 +212,21 @@ pub(super) fn claims(all: &[Measured]) -> (String, Table) {
 /// Sentences below the tables.
 pub(super) fn remarks(all: &[Measured], options: &Options) -> Vec<String> {
     let mut remarks = vec![
-        "Figures are medians of the runs, which took turns; to none: IOPS and ns of processor time an I/O more than without a throttle. \
-         locks/IO: of all classes, while no hold is timed."
+        "Figures are medians of the runs, which took turns; to none: IOPS and ns of processor \
+         time an I/O more than without a throttle. locks/IO: of all classes, while no hold is \
+         timed."
             .to_owned(),
-        "before and mailed hold limits by Linux's slices under the device's one lock (queue_lock), and before counts under a lock of the group's \
-         statistics (group_stats); their bios wait in their channel, not under the lock. mailed and ours count for each context by itself."
+        "before and mailed hold limits by Linux's slices under the device's one lock \
+         (queue_lock), and before counts under a lock of the group's statistics (group_stats); \
+         their bios wait in their channel, not under the lock. mailed and ours count for each \
+         context by itself."
             .to_owned(),
-        "The mail's figures are of another machine and kernel, whose queue lock served the whole request layer: they stand there as context. \
-         What its series saved, 262345 acquisitions, is one for each bio of dd."
+        "The mail's figures are of another machine and kernel, whose queue lock served the \
+         whole request layer: they stand there as context. What its series saved, 262345 \
+         acquisitions, is one for each bio of dd."
             .to_owned(),
-        "A hold is timed by two clock readings, and the hold of queue_lock in before encloses that of group_stats with its own."
+        "A hold is timed by two clock readings, and the hold of queue_lock in before encloses \
+         that of group_stats with its own."
             .to_owned(),
     ];
     remarks.extend(ours(all, false, "Where no rule applies"));
@@ -230,7 +235,8 @@ pub(super) fn remarks(all: &[Measured], options: &Options) -> Vec<String> {
     let cores = Machine::here().cores;
     if u64::from(options.threads) > cores {
         remarks.push(format!(
-            "{cores} cores cannot show what more than {cores} threads do to one lock at once: with more, a wait is mostly for a thread that is off its core."
+            "{cores} cores cannot show what more than {cores} threads do to one lock at once: \
+             with more, a wait is mostly for a thread that is off its core."
         ));
     }
     remarks
@@ -245,7 +251,8 @@ fn ours(all: &[Measured], applies: bool, what: &str) -> Option<String> {
     let (_, _, locks) = spread(&locks.collect::<Vec<f64>>())?;
     let (least, _, most) = spread(&costs.collect::<Vec<f64>>())?;
     Some(format!(
-        "{what}, ours takes at most {locks:.6} acquisitions a bio more than none, and {least:+.1} to {most:+.1} ns of processor time (on null)."
+        "{what}, ours takes at most {locks:.6} acquisitions a bio more than none, and \
+         {least:+.1} to {most:+.1} ns of processor time (on null)."
     ))
 }
 
@@ -261,7 +268,8 @@ fn many(all: &[Measured]) -> Option<String> {
     };
     let (one, many) = (cpu(Rules::One, 1)?, cpu(Rules::Many, 1)?);
     Some(format!(
-        "With rules for 10000 groups, 100 of them active, an I/O of ours takes {many:.1} ns with one thread, and {one:.1} ns where all are of one group."
+        "With rules for 10000 groups, 100 of them active, an I/O of ours takes {many:.1} ns \
+         with one thread, and {one:.1} ns where all are of one group."
     ))
 }
 
@@ -306,10 +314,12 @@ mod tests {
             remarks(&all, &Options { runs: 1, runtime_ns: 1, threads: 1, ..Options::default() });
         let says = |text: &str| remarks.iter().any(|remark| remark.contains(text));
         assert!(says(
-            "no rule applies, ours takes at most 0.000000 acquisitions a bio more than none, and +5.0 to +5.0 ns"
+            "no rule applies, ours takes at most 0.000000 acquisitions a bio more than none, \
+             and +5.0 to +5.0 ns"
         ));
         assert!(says(
-            "does not bind, ours takes at most 0.000000 acquisitions a bio more than none, and +5.0 to +16.0 ns"
+            "does not bind, ours takes at most 0.000000 acquisitions a bio more than none, and \
+             +5.0 to +16.0 ns"
         ));
         assert!(says("31.0 ns with one thread, and 20.0 ns"));
     }

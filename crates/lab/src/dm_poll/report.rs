@@ -158,19 +158,22 @@ fn volume(scene: &Scene) -> String {
 /// Sentences below the table.
 pub(super) fn remarks(all: &[Measured], cores: &Cores, wake: Cost) -> Vec<String> {
     let mut remarks = vec![
-        "IRQ: before, threads sleep until the device's thread wakes them. poll: as mailed, by the cookies' ways, all the while. \
-         adaptive: ours. diff: IOPS more than IRQ's. CPU: of the threads that submit. Medians of the runs, which took turns."
+        "IRQ: before, threads sleep until the device's thread wakes them. poll: as mailed, by \
+         the cookies' ways, all the while. adaptive: ours. diff: IOPS more than IRQ's. CPU: of \
+         the threads that submit. Medians of the runs, which took turns."
             .to_owned(),
         format!(
-            "The device's interrupt is one wake-up of a thread that sleeps: {:.1} us until it goes on, {:.1} us of its processor time \
-             with falling asleep, {:.1} us of the device's. A thread that is awake is told by a message and no wake-up.",
+            "The device's interrupt is one wake-up of a thread that sleeps: {:.1} us until it \
+             goes on, {:.1} us of its processor time with falling asleep, {:.1} us of the \
+             device's. A thread that is awake is told by a message and no wake-up.",
             wake.latency_ns / 1e3,
             wake.sleeper_ns / 1e3,
             wake.waker_ns / 1e3
         ),
         format!(
-            "Latency: half of the requests take that long, 1 % three times as long or more. Targets are judged at {JUDGED_US} us. \
-             The mail's disks and processors were others: its figures stand beside as context."
+            "Latency: half of the requests take that long, 1 % three times as long or more. \
+             Targets are judged at {JUDGED_US} us. The mail's disks and processors were others: \
+             its figures stand beside as context."
         ),
         format!(
             "The device's thread keeps time on core {}; threads that submit have core{} {:?}{}.",
@@ -192,8 +195,8 @@ fn sharing(all: &[Measured], cores: &Cores) -> String {
         return String::new();
     }
     format!(
-        ", so up to {} share one: they take turns on it, never poll at the same moment, and meet at a queue's lock only where one \
-         is pre-empted with it in hand",
+        ", so up to {} share one: they take turns on it, never poll at the same moment, and \
+         meet at a queue's lock only where one is pre-empted with it in hand",
         threads_text(most)
     )
 }
@@ -213,7 +216,8 @@ fn ways(measured: &Measured) -> Option<String> {
     let contentions = median(samples, |s| s.contentions_per_io)?;
     let waits = if skips { "" } else { " (waited for)" };
     Some(format!(
-        "{}{waits}: most looks by cookies went to {}; {made} polls, {:.0} % fruitful, {skipped} skipped, {contentions:.6} busy locks an I/O.",
+        "{}{waits}: most looks by cookies went to {}; {made} polls, {:.0} % fruitful, {skipped} \
+         skipped, {contentions:.6} busy locks an I/O.",
         measured.scene.name,
         match path("mailed", samples) {
             "queue" => "the one queue of the submission",
@@ -229,7 +233,10 @@ fn deep(all: &[Measured]) -> Option<String> {
     let deep = all.iter().find(|measured| measured.is_judged(ONE, true, MAIL_DEPTH))?;
     let wakes = median(&deep.samples[0], |sample| sample.wakes_per_io)?;
     Some(format!(
-        "Depth {MAIL_DEPTH}, the mail's: with interrupts a thread sleeps {wakes:.3} times an I/O, because the next completion is there when it has submitted. A thread that sleeps that seldom has no wake-ups to save: polled {:+.0} %, adaptive {:+.0} %. In the mail each I/O's interrupt and system call took its processor some 4.7 us.",
+        "Depth {MAIL_DEPTH}, the mail's: with interrupts a thread sleeps {wakes:.3} times an \
+         I/O, because the next completion is there when it has submitted. A thread that sleeps \
+         that seldom has no wake-ups to save: polled {:+.0} %, adaptive {:+.0} %. In the mail \
+         each I/O's interrupt and system call took its processor some 4.7 us.",
         deep.gain(1)? * 100.0,
         deep.gain(2)? * 100.0
     ))
@@ -241,8 +248,8 @@ fn busy(all: &[Measured]) -> Option<String> {
         |skips: bool| all.iter().find(|measured| measured.is_judged(SEVERAL, skips, DEPTH));
     let (skipping, waiting) = (judged(true)?.gain(1)?, judged(false)?.gain(1)?);
     Some(format!(
-        "Several pollers of one queue, polled to interrupts: {:+.0} % where a busy queue is skipped, {:+.0} % where it is waited for \
-         (in the mail +13 % and -20 %).",
+        "Several pollers of one queue, polled to interrupts: {:+.0} % where a busy queue is \
+         skipped, {:+.0} % where it is waited for (in the mail +13 % and -20 %).",
         skipping * 100.0,
         waiting * 100.0
     ))

@@ -60,8 +60,8 @@ impl Page {
         let mut remarks = vec!["Medians of many short stretches, on two cores.".to_owned()];
         if self.siblings {
             remarks.push(
-                "These two cores are hardware threads of one: a line between them moves nowhere, and costs less \
-                 than between cores."
+                "These two cores are hardware threads of one: a line between them moves \
+                 nowhere, and costs less than between cores."
                     .to_owned(),
             );
         }
@@ -94,11 +94,12 @@ impl Page {
             "hold ns",
         ];
         let remarks = vec![
-            "Measured with 1 thread on null; holds in runs of their own, less what measuring an empty hold takes."
+            "Measured with 1 thread on null; holds in runs of their own, less what measuring an \
+             empty hold takes."
                 .to_owned(),
-            "Not measured but read from the code: lines that move with a lock (2 besides its own in before and mailed, 1 in \
-             ours) and with an I/O that another core runs (2); assumed: half of an I/O's time without a scheduler goes into \
-             running it."
+            "Not measured but read from the code: lines that move with a lock (2 besides its \
+             own in before and mailed, 1 in ours) and with an I/O that another core runs (2); \
+             assumed: half of an I/O's time without a scheduler goes into running it."
                 .to_owned(),
         ];
         ("Inputs: the variants".to_owned(), table(&head, self.lines(line)), remarks)
@@ -136,8 +137,9 @@ impl Page {
             "cores had",
         ];
         let mut remarks = vec![
-            "cores had: what none, which never waits, got of the cores that it could use in the same turn of measurements; the \
-             model's cores are away for the rest of the time, a slice had and then so much not."
+            "cores had: what none, which never waits, got of the cores that it could use in the \
+             same turn of measurements; the model's cores are away for the rest of the time, a \
+             slice had and then so much not."
                 .to_owned(),
         ];
         remarks.extend(self.lacking());
@@ -157,7 +159,8 @@ impl Page {
         match found.is_empty() {
             true => found.push(format!("No point is missed by more than {:.0}%.", LIMIT * 100.0)),
             false => found.push(
-                "Which effect is lacking is concluded from where and in which direction the model misses; it was not measured."
+                "Which effect is lacking is concluded from where and in which direction the \
+                 model misses; it was not measured."
                     .to_owned(),
             ),
         }
@@ -184,14 +187,17 @@ impl Page {
         let head =
             ["Row", "Role", "IOPS, mail", "IOPS modelled", "error", "contention, mail", "modelled"];
         let mut remarks = vec![format!(
-            "Fitted to the row before alone, from its IOPS and contention: a section holds the lock for ~{hold_ns:.0} ns, and \
-             an I/O takes ~{outside_ns:.0} ns outside. The row after was not used: it follows from these two and from costs \
-             measured here. Taken as given: 32 hardware threads are {} cores, 9 sections a batch, waits for I/Os as ours wait.",
+            "Fitted to the row before alone, from its IOPS and contention: a section holds the \
+             lock for ~{hold_ns:.0} ns, and an I/O takes ~{outside_ns:.0} ns outside. The row \
+             after was not used: it follows from these two and from costs measured here. Taken \
+             as given: 32 hardware threads are {} cores, 9 sections a batch, waits for I/Os as \
+             ours wait.",
             mail::THREADS
         )];
         if !own_lines {
             remarks.push(
-                "Lines as dear as measured here would leave these holds no time, so their transfers are part of the hold."
+                "Lines as dear as measured here would leave these holds no time, so their \
+                 transfers are part of the hold."
                     .to_owned(),
             );
         }
@@ -215,9 +221,10 @@ impl Page {
             [one.measured.title()].into_iter().chain(one.beyond.iter().map(cell)).collect()
         };
         let remarks = vec![format!(
-            "Modelled, all of it: a thread on each core, all cores had. Each figure carries the variant's worst error of the check; \
-             beyond the {} cores at hand that of the mail's row after, if that is worse. An error is a share of what was measured: \
-             a figure modelled too low by 50% stands for twice as much.",
+            "Modelled, all of it: a thread on each core, all cores had. Each figure carries the \
+             variant's worst error of the check; beyond the {} cores at hand that of the mail's \
+             row after, if that is worse. An error is a share of what was measured: a figure \
+             modelled too low by 50% stands for twice as much.",
             self.machine.cores,
         )];
         (

@@ -85,39 +85,41 @@ const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so 
 fn effect(at: CoreUse, loser: Option<Loser>, too_fast: bool) -> &'static str {
     match (at, too_fast, loser) {
         (CoreUse::Alone, ..) => {
-            "One thread meets nobody, and its costs were measured a moment before: it lacks the machine's own \
-             unsteadiness."
+            "One thread meets nobody, and its costs were measured a moment before: it lacks the \
+             machine's own unsteadiness."
         }
         (_, _, None) => {
-            "There is no lock in it: it lacks what threads share besides (caches, memory, the clock of the cores), or \
-             cores were had otherwise than in the model."
+            "There is no lock in it: it lacks what threads share besides (caches, memory, the \
+             clock of the cores), or cores were had otherwise than in the model."
         }
         (CoreUse::CoreEach, true, Some(Loser::HandOver)) => {
-            "It lacks what a hand-over costs besides its counted lines: memory of bios, trees and tags that the other \
-             core finds cold, and messages between contexts."
+            "It lacks what a hand-over costs besides its counted lines: memory of bios, trees \
+             and tags that the other core finds cold, and messages between contexts."
         }
         (CoreUse::CoreEach, true, _) => {
-            "It lacks lines that move besides those it counts, of memory behind the lock that the other core finds cold."
+            "It lacks lines that move besides those it counts, of memory behind the lock that \
+             the other core finds cold."
         }
         (CoreUse::CoreEach, false, Some(Loser::HandOver)) => {
-            "It lacks that transfers overlap with other work of a core, or that cores were had together less often \
-             than in the model."
+            "It lacks that transfers overlap with other work of a core, or that cores were had \
+             together less often than in the model."
         }
         (CoreUse::CoreEach, false, _) => {
-            "It lacks that who lets a lock go often takes it again before the other core has seen it free, and that \
-             transfers overlap with other work; or cores were had together less often than in the model."
+            "It lacks that who lets a lock go often takes it again before the other core has \
+             seen it free, and that transfers overlap with other work; or cores were had \
+             together less often than in the model."
         }
         (CoreUse::Shared, true, _) => {
-            "It lacks what a pre-emption costs besides the switch: caches gone cold, tags and turns kept by threads that \
-             are off their core, and threads that the kernel moves."
+            "It lacks what a pre-emption costs besides the switch: caches gone cold, tags and \
+             turns kept by threads that are off their core, and threads that the kernel moves."
         }
         (CoreUse::Shared, false, Some(Loser::Spin)) => {
-            "It lacks that the kernel's slices are not all alike: who spins for a holder that is off its core is put off \
-             sooner than by a round robin."
+            "It lacks that the kernel's slices are not all alike: who spins for a holder that \
+             is off its core is put off sooner than by a round robin."
         }
         (CoreUse::Shared, false, _) => {
-            "It lacks how the kernel shares cores out: one round-robin queue makes threads meet, and sleep, that in the \
-             kernel run one after the other in their slices."
+            "It lacks how the kernel shares cores out: one round-robin queue makes threads \
+             meet, and sleep, that in the kernel run one after the other in their slices."
         }
     }
 }
@@ -127,13 +129,13 @@ pub fn mail_lacks(error: f64) -> Option<String> {
     let (how, why) = match error {
         e if e > LIMIT => (
             "too high",
-            "work that came to the dispatcher with others' requests (issuing them, interrupts that end them) beyond the \
-             lines it counts",
+            "work that came to the dispatcher with others' requests (issuing them, interrupts \
+             that end them) beyond the lines it counts",
         ),
         e if e < -LIMIT => (
             "too low",
-            "that a section which nobody disturbs is shorter than one fitted to a full lock, whose lines all cores \
-             wanted, and that look-ups which find nothing hold it shortly",
+            "that a section which nobody disturbs is shorter than one fitted to a full lock, \
+             whose lines all cores wanted, and that look-ups which find nothing hold it shortly",
         ),
         _ => return None,
     };

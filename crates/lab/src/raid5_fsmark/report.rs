@@ -97,25 +97,31 @@ fn is_stuck(row: &Row) -> bool {
 pub(super) fn remarks(all: &[Measured]) -> Vec<String> {
     let mut remarks = vec![
         format!(
-            "files/s: what fs_mark says, files of {} MiB. Behind the array: a file by FUSE, a loop device with direct I/O, the file system. \
-             `before` and `mailed`: 64 threads each serve one request and sleep where the array lets writers sleep; `ours`: the product. Medians of the runs, \
-             which took turns, each on a new array.",
+            "files/s: what fs_mark says, files of {} MiB. Behind the array: a file by FUSE, a \
+             loop device with direct I/O, the file system. `before` and `mailed`: 64 threads \
+             each serve one request and sleep where the array lets writers sleep; `ours`: the \
+             product. Medians of the runs, which took turns, each on a new array.",
             FILE_BYTES >> 20
         ),
-        "by clock: files by the time of the whole run. fs_mark adds up what its threads say of themselves, each rounded to a tenth of a file a second: of 64 threads that is \
-         6.4, so slow runs come in such steps, the mail's too."
+        "by clock: files by the time of the whole run. fs_mark adds up what its threads say of \
+         themselves, each rounded to a tenth of a file a second: of 64 threads that is 6.4, so \
+         slow runs come in such steps, the mail's too."
             .to_owned(),
-        "user s: user time of the array's server. system s: system time and interrupts of the whole machine (/proc/stat), so that of the server, loop device, \
-         FUSE, file system and fs_mark, and of whatever else ran. CPU ms a file: the sum of both for each file; with an array in the \
-         kernel, as in the mail, all of it is system time. Both from the start of fs_mark to its end: without sync what is written later is not in it."
+        "user s: user time of the array's server. system s: system time and interrupts of the \
+         whole machine (/proc/stat), so that of the server, loop device, FUSE, file system and \
+         fs_mark, and of whatever else ran. CPU ms a file: the sum of both for each file; with \
+         an array in the kernel, as in the mail, all of it is system time. Both from the start \
+         of fs_mark to its end: without sync what is written later is not in it."
             .to_owned(),
-        "rescued: threads that slept although they could have gone on, while the loop device stood still for a minute; the watcher woke them. stuck: it stood \
-         still for another minute, and was taken away."
+        "rescued: threads that slept although they could have gone on, while the loop device \
+         stood still for a minute; the watcher woke them. stuck: it stood still for another \
+         minute, and was taken away."
             .to_owned(),
     ];
     if all.iter().any(|measured| matches!(measured.case.below, Below::Disks(_))) {
         remarks.push(
-            "Simulated disks take a time for each request and for the way of a head, whatever its length, and keep their data in memory."
+            "Simulated disks take a time for each request and for the way of a head, whatever \
+             its length, and keep their data in memory."
                 .to_owned(),
         );
     }

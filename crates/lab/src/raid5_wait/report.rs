@@ -81,20 +81,23 @@ pub fn table(rows: &[Row]) -> Table {
 /// Sentences below the table.
 pub fn remarks(all: &[Measured]) -> Vec<String> {
     let mut remarks = vec![
-        "Files of 4 MiB in bios of 1 MiB, each file synced before the next, without a file system; files/s: data written, in files; as many stripes and hash locks as \
-         Linux has. Processor time is that of the whole process, arrays' thread included; in a kernel all of it is system time. \
-         Medians of the runs, which took turns."
+        "Files of 4 MiB in bios of 1 MiB, each file synced before the next, without a file \
+         system; files/s: data written, in files; as many stripes and hash locks as Linux has. \
+         Processor time is that of the whole process, arrays' thread included; in a kernel all \
+         of it is system time. Medians of the runs, which took turns."
             .to_owned(),
-        "Locks here spin for a moment and then sleep, where a kernel's burn the processor until they are free. The mail's machine \
-         had more cores, and its system time is that of a fixed number of files: compare that of a file."
+        "Locks here spin for a moment and then sleep, where a kernel's burn the processor until \
+         they are free. The mail's machine had more cores, and its system time is that of a \
+         fixed number of files: compare that of a file."
             .to_owned(),
-        "rescued: threads that slept although they could have gone on, while nothing moved for 0.1 s; the watcher woke them. In a \
-         kernel nobody does."
+        "rescued: threads that slept although they could have gone on, while nothing moved for \
+         0.1 s; the watcher woke them. In a kernel nobody does."
             .to_owned(),
     ];
     if all.iter().any(|measured| measured.scene.members == Members::Disks) {
         remarks.push(
-            "Simulated disks take a time for each request and for the way of a head, whatever the request's length, and keep no data."
+            "Simulated disks take a time for each request and for the way of a head, whatever \
+             the request's length, and keep no data."
                 .to_owned(),
         );
     }

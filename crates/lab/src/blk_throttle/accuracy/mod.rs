@@ -279,13 +279,18 @@ fn remarks(steps: Steps) -> Vec<String> {
     let settle = (steps.settle as u64 * steps.step_ns) as f64 / 1e9;
     vec![
         format!(
-            "In real time, on a null device, which ends what it gets at once; each flow is a thread of its own. Deviation: the greatest, over any {window} s \
-             after the first {settle} s, of all runs, of what was given from what was asked; where the limit changes, over the {window} s before and after."
+            "In real time, on a null device, which ends what it gets at once; each flow is a \
+             thread of its own. Deviation: the greatest, over any {window} s after the first \
+             {settle} s, of all runs, of what was given from what was asked; where the limit \
+             changes, over the {window} s before and after."
         ),
-        "given: the mean of the first half, and of the second where the limit changes; medians of the runs. one I/O is: what one I/O more or less makes in such a time. CPU: of the whole \
-         process, those who look at the counts included."
+        "given: the mean of the first half, and of the second where the limit changes; medians \
+         of the runs. one I/O is: what one I/O more or less makes in such a time. CPU: of the \
+         whole process, those who look at the counts included."
             .to_owned(),
-        "Each of two sibling groups should get half of their parent's limit, measured by what the I/Os cost against it, unless it asks for less. Threads of one \
-         group have its limit together, and no share of it each: the table compares each with a quarter of it.".to_owned(),
+        "Each of two sibling groups should get half of their parent's limit, measured by what \
+         the I/Os cost against it, unless it asks for less. Threads of one group have its limit \
+         together, and no share of it each: the table compares each with a quarter of it."
+            .to_owned(),
     ]
 }

@@ -91,7 +91,8 @@ impl Page {
         let mut remarks = vec!["Medians of many short stretches.".to_owned()];
         if self.siblings {
             remarks.push(
-                "The two cores are hardware threads of one: a line between them moves nowhere, and costs less than between cores."
+                "The two cores are hardware threads of one: a line between them moves nowhere, \
+                 and costs less than between cores."
                     .to_owned(),
             );
         }
@@ -105,12 +106,13 @@ impl Page {
         };
         let lines = vec![line("linear, 4 KiB", false), line("stripe, 12 KiB", true)];
         let remarks = vec![
-            "Processor time of an I/O with one thread, 128 in flight: by interrupt without sleeps; polled without the looks, as often as it \
-             looked. So the checks of these two say how the model waits, and not \
-             what an I/O costs."
+            "Processor time of an I/O with one thread, 128 in flight: by interrupt without \
+             sleeps; polled without the looks, as often as it looked. So the checks of these \
+             two say how the model waits, and not what an I/O costs."
                 .to_owned(),
-            "Not measured but read from the code: which lines move. Assumed: half of a sleeper's processor time is falling asleep; \
-             the time of a submission strays evenly by half."
+            "Not measured but read from the code: which lines move. Assumed: half of a \
+             sleeper's processor time is falling asleep; the time of a submission strays evenly \
+             by half."
                 .to_owned(),
         ];
         let head = ["Volume", "How", "interrupt ns/IO", "polled ns/IO without looks"];
@@ -154,14 +156,16 @@ impl Page {
         ];
         let lines = self.points.iter().enumerate().map(line).collect();
         let mut remarks = vec![
-            "cores had: what pollers, who never sleep, used of their cores; the model's cores are away for the rest. busy/IO: looks at a \
-             queue that another held, skipped or waited for. By interrupt one core is the device's."
+            "cores had: what pollers, who never sleep, used of their cores; the model's cores \
+             are away for the rest. busy/IO: looks at a queue that another held, skipped or \
+             waited for. By interrupt one core is the device's."
                 .to_owned(),
         ];
         if self.both().is_some() {
             remarks.push(format!(
-                "Polled, two threads on two cores also have the device's core {}, which polled requests do not need: what pollers on \
-                 cores of their own do to one another is checked there, and only there.",
+                "Polled, two threads on two cores also have the device's core {}, which polled \
+                 requests do not need: what pollers on cores of their own do to one another is \
+                 checked there, and only there.",
                 self.cores.device
             ));
         }
@@ -191,18 +195,23 @@ impl Page {
             "others'/IO",
         ];
         let mut remarks = vec![
-            "Modelled, all of it but the mail's figures: a poller on each core, all cores had; by interrupt each thread also has a device's core \
-             that tells it, and they share nothing. diff: IOPS more than by interrupt. skipped/IO, waited/IO: looks at a queue that another held. \
-             others'/IO: ends found by another poller than the I/O's own, skipping."
+            "Modelled, all of it but the mail's figures: a poller on each core, all cores had; \
+             by interrupt each thread also has a device's core that tells it, and they share \
+             nothing. diff: IOPS more than by interrupt. skipped/IO, waited/IO: looks at a \
+             queue that another held. others'/IO: ends found by another poller than the I/O's \
+             own, skipping."
                 .to_owned(),
-            "Each figure carries the worst error of what was checked of its table in the same way; diffs carry both. More than two \
-             pollers on cores of their own were checked nowhere."
+            "Each figure carries the worst error of what was checked of its table in the same \
+             way; diffs carry both. More than two pollers on cores of their own were checked \
+             nowhere."
                 .to_owned(),
         ];
         remarks.push(
-            "even at: what an interrupt would have to take of its submitter's core, for each I/O, for polling to be as fast where it is slower. With 128 in \
-             flight it takes nothing of it here but the message, which is in the cost of an I/O. In the mail's first table an I/O took 1.2 us of its core less \
-             polled than by interrupt (1 s / 212K - 1 s / 284K)."
+            "even at: what an interrupt would have to take of its submitter's core, for each \
+             I/O, for polling to be as fast where it is slower. With 128 in flight it takes \
+             nothing of it here but the message, which is in the cost of an I/O. In the mail's \
+             first table an I/O took 1.2 us of its core less polled than by interrupt (1 s / \
+             212K - 1 s / 284K)."
                 .to_owned(),
         );
         remarks.extend([DEPTH, MAIL_DEPTH].into_iter().filter_map(|depth| self.mails(depth)));
@@ -252,9 +261,10 @@ impl Page {
         let beyond = self.beyond.iter().find(is_mails)?;
         let (skips, waits) = (beyond.of(SKIP)?, beyond.of(WAIT)?);
         Some(format!(
-            "Three pollers of one queue a device, depth {depth}: ~{:+.0}% against interrupts where a busy queue is skipped, ~{:+.0}% where it is \
-             waited for, so skipping gives ~{:+.0}% over waiting (in the mail +38%: +13% and -20%). Skipping skips ~{:.3} looks an \
-             I/O; waiting waits ~{:.3} times an I/O, ~{} of all time.",
+            "Three pollers of one queue a device, depth {depth}: ~{:+.0}% against interrupts \
+             where a busy queue is skipped, ~{:+.0}% where it is waited for, so skipping gives \
+             ~{:+.0}% over waiting (in the mail +38%: +13% and -20%). Skipping skips ~{:.3} \
+             looks an I/O; waiting waits ~{:.3} times an I/O, ~{} of all time.",
             beyond.gain(SKIP)? * 100.0,
             beyond.gain(WAIT)? * 100.0,
             (skips.iops / waits.iops - 1.0) * 100.0,

@@ -8,18 +8,23 @@ use crate::outcome::threads_text;
 
 /// Effects that the model lacks whatever it was fed with.
 const ALWAYS: [&str; 7] = [
-    "The disks: the model's take what the experiment's take, without a limit of their own. The mail's had one, and its processors were others: \
-     its figures stand beside as context.",
-    "By interrupt, each thread has a core of the devices' that tells it, so nothing is shared and no device is ever short: what grows with the \
-     cores there does so by assumption. A disk's interrupt takes its time from the very core that submitted instead; what that costs is not in \
-     the model.",
-    "Caches beyond the counted lines (a queue's lock, what it protects, the end of its arrivals, each arrival of another core, words to \
-     another's inbox), sockets, and lines that several cores read at once: all cores are equally far apart.",
-    "Between two cores a lock may be taken again by who has just let it go before the other has seen it free; the model's waiter has the \
-     word first, whenever it had its core.",
-    "Whoever waits spins for a moment and sleeps, as our lock does; the mail's waited with a spin lock, which never sleeps.",
-    "*Adaptive*, which is ours: it decides by what it learns from the clock, which no line of costs says.",
-    "Work that changes with how many ends come together: of an I/O by interrupt one mean is known, that of one submitter.",
+    "The disks: the model's take what the experiment's take, without a limit of their own. The \
+     mail's had one, and its processors were others: its figures stand beside as context.",
+    "By interrupt, each thread has a core of the devices' that tells it, so nothing is shared \
+     and no device is ever short: what grows with the cores there does so by assumption. A \
+     disk's interrupt takes its time from the very core that submitted instead; what that costs \
+     is not in the model.",
+    "Caches beyond the counted lines (a queue's lock, what it protects, the end of its \
+     arrivals, each arrival of another core, words to another's inbox), sockets, and lines that \
+     several cores read at once: all cores are equally far apart.",
+    "Between two cores a lock may be taken again by who has just let it go before the other has \
+     seen it free; the model's waiter has the word first, whenever it had its core.",
+    "Whoever waits spins for a moment and sleeps, as our lock does; the mail's waited with a \
+     spin lock, which never sleeps.",
+    "*Adaptive*, which is ours: it decides by what it learns from the clock, which no line of \
+     costs says.",
+    "Work that changes with how many ends come together: of an I/O by interrupt one mean is \
+     known, that of one submitter.",
 ];
 
 /// Of a machine that others used more of, no miss says anything of the model.
@@ -54,7 +59,8 @@ pub fn lacks(points: &[Point]) -> Vec<String> {
             effect(point.way(), asleep, point.scene.threads, point.cores(), point.error())?;
         let effect = if had(points, number) < QUIET { NOT_HAD } else { effect };
         Some(format!(
-            "{}, {}, {} on {}, depth {}: modelled {} by {:.0}%. {effect} That is concluded from where it misses, not measured.",
+            "{}, {}, {} on {}, depth {}: modelled {} by {:.0}%. {effect} That is concluded from \
+             where it misses, not measured.",
             point.scene.name,
             way_text(point.way()),
             threads_text(point.scene.threads),
@@ -88,38 +94,45 @@ fn effect(way: Way, asleep: bool, threads: u32, cores: u32, error: f64) -> Optio
     let too_fast = error > 0.0;
     Some(match (way, threads) {
         (Way::Interrupt, _) if asleep && too_fast => {
-            "It lacks what a wake-up costs beyond that of a thread woken every now and then: other threads on the core, and the \
-             kernel's choice among them."
+            "It lacks what a wake-up costs beyond that of a thread woken every now and then: \
+             other threads on the core, and the kernel's choice among them."
         }
         (Way::Interrupt, _) if asleep => {
-            "It lacks that a thread which has slept shortly is woken faster than one that has slept as long as where that was measured, and \
-             that it may be told before it sleeps."
+            "It lacks that a thread which has slept shortly is woken faster than one that has \
+             slept as long as where that was measured, and that it may be told before it \
+             sleeps."
         }
         (Way::Interrupt, 1) if too_fast => {
-            "It lacks what the device's core does besides taking requests in and telling: it looks at the clock and for what is due."
+            "It lacks what the device's core does besides taking requests in and telling: it \
+             looks at the clock and for what is due."
         }
         (_, 1) => {
-            "One thread meets nobody, and was fed by this very point: it lacks the machine's own unsteadiness."
+            "One thread meets nobody, and was fed by this very point: it lacks the machine's \
+             own unsteadiness."
         }
         (Way::Interrupt, _) if too_fast => {
-            "It lacks that threads on one core wait for one another's turn while ends come for all, or what the device's core does \
-             besides taking requests in and telling."
+            "It lacks that threads on one core wait for one another's turn while ends come for \
+             all, or what the device's core does besides taking requests in and telling."
         }
         (Way::Interrupt, _) => {
-            "It lacks that ends which come many at a time cost less each than those of one submitter."
+            "It lacks that ends which come many at a time cost less each than those of one \
+             submitter."
         }
         (_, _) if threads > cores && too_fast => {
-            "It lacks what a turn on a shared core costs besides the switch: caches gone cold, and who is off its core with ends of \
-             others."
+            "It lacks what a turn on a shared core costs besides the switch: caches gone cold, \
+             and who is off its core with ends of others."
         }
         (_, _) if threads > cores => {
-            "It lacks that what came due while a thread was off its core is found all together, and cheaper."
+            "It lacks that what came due while a thread was off its core is found all together, \
+             and cheaper."
         }
         _ if too_fast => {
-            "It lacks lines that move besides those it counts: of bios, requests and statistics that another core found ended."
+            "It lacks lines that move besides those it counts: of bios, requests and statistics \
+             that another core found ended."
         }
         _ => {
-            "It lacks that lines move while a core does other work, and that who lets a queue go often takes it again at once."
+            "It lacks that lines move while a core does other work, and that who lets a queue \
+             go often takes it again at once."
         }
     })
 }
