@@ -18,6 +18,8 @@ mod flakey;
 mod held;
 mod log_writes;
 mod segments;
+#[cfg(test)]
+mod testing;
 mod view;
 
 use self::accounts::Accounts;

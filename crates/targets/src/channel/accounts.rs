@@ -55,3 +55,50 @@ impl Accounts {
         self.shared.stats.busy.update(now, true, busy);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::shared;
+    use super::*;
+
+    #[test]
+    fn bios_are_published_once_a_call_and_only_if_they_are_counted() {
+        let shared = shared();
+        let mut accounts = Accounts::new(shared.clone());
+        let started = |group| shared.stats.sum().group(group).started;
+        accounts.start(OpGroup::Read);
+        accounts.start(OpGroup::Read);
+        accounts.start(OpGroup::Flush);
+        assert_eq!(started(OpGroup::Read), 0, "the call is not over");
+        accounts.publish(true);
+        accounts.publish(true);
+        assert_eq!([OpGroup::Read, OpGroup::Write, OpGroup::Flush].map(started), [2, 0, 1]);
+        accounts.start(OpGroup::Read);
+        accounts.publish(false);
+        accounts.publish(true);
+        assert_eq!(started(OpGroup::Read), 2, "it was not counted in its call");
+    }
+
+    #[test]
+    fn the_end_of_bios_is_counted_with_their_time_if_that_is_on() {
+        let shared = shared();
+        let accounts = Accounts::new(shared.clone());
+        let run =
+            |start_ns| RemappedDone { group: OpGroup::Write, start_ns, count: 2, bytes: 8192 };
+        accounts.ended(&[run(100), run(300)], false, 400, false);
+        assert_eq!(shared.stats.sum().group(OpGroup::Write).completed, 0);
+        accounts.ended(&[run(100), run(300)], true, 400, false);
+        let stats = *shared.stats.sum().group(OpGroup::Write);
+        assert_eq!((stats.completed, stats.sectors, stats.time_ns), (4, 32, 2 * 300 + 2 * 100));
+    }
+
+    #[test]
+    fn the_busy_time_is_counted_though_nothing_else_is() {
+        const MS: Ns = 1_000_000;
+        let shared = shared();
+        let accounts = Accounts::new(shared.clone());
+        accounts.submitted(5 * MS, false);
+        accounts.ended(&[], false, 9 * MS, false);
+        assert!(shared.stats.sum().io_ticks_ms > 0);
+    }
+}

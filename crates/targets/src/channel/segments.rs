@@ -246,3 +246,106 @@ impl Segments {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{NOW, area, member, publish, run, shared, table};
+    use super::*;
+    use crate::delay::{DelayClass, DelaySpec};
+    use crate::table::TargetSpec;
+    use drystone_core::IoBuf;
+
+    /// Call `act` with the segments of a channel over these targets, 8 sectors each, and a bio that
+    /// it has to end. The bio, ended.
+    fn with_segments(
+        targets: Vec<TargetSpec>,
+        bio: Box<Bio>,
+        act: impl FnOnce(&mut Segments, &VolumeView, &mut Env, Box<Bio>) + Send + 'static,
+    ) -> Box<Bio> {
+        let shared = shared();
+        publish(&shared, table(targets));
+        run(bio, move |env, index, bio| {
+            let mut view = VolumeView::new(shared, env, index);
+            view.follow(env);
+            let mut segments = Segments::default();
+            segments.replace_table(view.table(), env.context_id());
+            act(&mut segments, &view, env, bio);
+        })
+    }
+
+    fn read(sector: u64, sectors: usize) -> Box<Bio> {
+        Bio::read(Sector(sector), IoBuf::from_slice(&vec![7; sectors * 512]))
+    }
+
+    #[test]
+    fn a_bio_is_divided_as_the_table_says() {
+        for (sector, sectors, status, zeroes) in [
+            (0, 8, Status::Ok, 8),
+            (6, 2, Status::Ok, 2),
+            (8, 1, Status::IoError, 0),
+            (4, 8, Status::IoError, 4),
+        ] {
+            let targets = vec![TargetSpec::Zero, TargetSpec::Error];
+            let bio = with_segments(targets, read(sector, sectors), |segments, view, env, bio| {
+                segments.start(view, env, bio);
+                assert_eq!((segments.in_flight(), segments.due()), (0, None));
+            });
+            assert_eq!(bio.status, status, "{sector}, {sectors}");
+            let mut data = vec![0; sectors * 512];
+            bio.copy_data_to(&mut data);
+            assert!(data[..zeroes * 512].iter().all(|byte| *byte == 0));
+            assert!(data[zeroes * 512..].iter().all(|byte| *byte == 7));
+        }
+    }
+
+    #[test]
+    fn a_part_waits_in_a_delay_segment_and_the_others_go_on() {
+        const DELAY_NS: Ns = 5_000_000;
+        let (device, seen) = member();
+        let delayed = DelayClass { area: area(&device, 200), delay_ms: 5 };
+        let delay = DelaySpec { read: delayed, write: None, flush: None };
+        let targets = vec![TargetSpec::Linear(area(&device, 100)), TargetSpec::Delay(delay)];
+        let bio = with_segments(targets, read(5, 8), |segments, view, env, bio| {
+            segments.start(view, env, bio);
+            assert_eq!((segments.in_flight(), segments.due()), (1, Some(NOW + DELAY_NS)));
+            assert!(!segments.waits_on_peer());
+            segments.send_due(view, env, NOW + DELAY_NS - 1);
+            assert_eq!(segments.in_flight(), 1);
+            segments.send_due(view, env, NOW + DELAY_NS);
+            assert_eq!((segments.in_flight(), segments.due()), (0, None));
+        });
+        assert!(bio.status.is_ok());
+        assert_eq!(*seen.lock().unwrap(), [(Op::Read, 105, 3), (Op::Read, 200, 5)]);
+    }
+
+    #[test]
+    fn bios_that_wait_are_cancelled_when_nobody_will_come() {
+        let (device, seen) = member();
+        let delayed = DelayClass { area: area(&device, 0), delay_ms: 5 };
+        let delay = DelaySpec { read: delayed, write: None, flush: None };
+        let bio = with_segments(
+            vec![TargetSpec::Delay(delay)],
+            read(0, 8),
+            |segments, view, env, bio| {
+                segments.start(view, env, bio);
+                segments.cancel_waiting(view, env);
+                assert_eq!((segments.in_flight(), segments.due()), (0, None));
+            },
+        );
+        assert_eq!((bio.status, seen.lock().unwrap().len()), (Status::Cancelled, 0));
+    }
+
+    #[test]
+    fn a_flush_goes_to_each_member_once() {
+        let ((first, seen), (second, other)) = (member(), member());
+        let targets = [&first, &second, &first].map(|device| TargetSpec::Linear(area(device, 0)));
+        let bio = with_segments(targets.into(), Bio::flush(), |segments, view, env, bio| {
+            segments.start(view, env, bio);
+        });
+        assert!(bio.status.is_ok());
+        let flushes = |seen: &std::sync::Mutex<Vec<super::super::testing::Seen>>| {
+            seen.lock().unwrap().iter().map(|(op, ..)| *op).collect::<Vec<Op>>()
+        };
+        assert_eq!((flushes(&seen), flushes(&other)), (vec![Op::Flush], vec![Op::Flush]));
+    }
+}

@@ -196,3 +196,114 @@ impl Drop for VolumeView {
         self.shared.close_port(&self.port);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{area, member, publish, run, shared, table};
+    use super::*;
+    use crate::table::TargetSpec::Linear;
+    use drystone_core::IoBuf;
+
+    fn read(sector: u64, sectors: usize) -> Box<Bio> {
+        Bio::read(Sector(sector), IoBuf::zeroed(sectors * 512))
+    }
+
+    /// Call `look` with the view of a channel of `shared`.
+    fn with_view(
+        shared: &Arc<Shared>,
+        look: impl FnOnce(&mut VolumeView, &mut Env) + Send + 'static,
+    ) {
+        let shared = shared.clone();
+        let ended = run(Bio::flush(), move |env, index, bio| {
+            let mut view = VolumeView::new(shared, env, index);
+            view.follow(env);
+            look(&mut view, env);
+            env.end_with(bio, Status::Ok);
+        });
+        assert!(ended.status.is_ok());
+    }
+
+    #[test]
+    fn a_bio_is_moved_whole_where_one_piece_takes_it() {
+        let (device, _) = member();
+        let shared = shared();
+        publish(&shared, table(vec![Linear(area(&device, 100)), Linear(area(&device, 50))]));
+        with_view(&shared, |view, _| {
+            let with = |mut bio: Box<Bio>, flags| {
+                bio.flags |= flags;
+                bio
+            };
+            assert!(matches!(view.way(&read(2, 6)), Way::Move(0, 102)));
+            assert!(matches!(view.way(&read(9, 1)), Way::Move(0, 51)));
+            assert!(matches!(view.way(&read(2, 7)), Way::Divide));
+            for bio in [
+                with(read(2, 7), BioFlags::NOWAIT),
+                with(read(2, 6), BioFlags::PREFLUSH),
+                with(read(2, 6), BioFlags::POLLED),
+                read(15, 2),
+            ] {
+                assert!(matches!(view.way(&bio), Way::Slow), "{bio:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn checks_are_those_of_the_table_that_is_there() {
+        let shared = shared();
+        with_view(&shared, |view, _| {
+            assert!(matches!(view.way(&read(0, 1)), Way::Slow));
+            assert_eq!(view.check(&mut Bio::flush()), Err(Status::IoError), "there is no table");
+        });
+        let (device, _) = member();
+        publish(&shared, table(vec![Linear(area(&device, 0))]));
+        with_view(&shared, |view, _| {
+            let mut bio = read(0, 8);
+            bio.flags |= BioFlags::POLLED;
+            assert_eq!((view.check(&mut bio), bio.flags), (Ok(()), BioFlags::empty()));
+            assert!(view.check(&mut read(4, 8)).is_err(), "it is past the end");
+        });
+    }
+
+    #[test]
+    fn a_view_stays_as_it_is_until_it_is_replaced() {
+        let (device, _) = member();
+        let shared = shared();
+        publish(&shared, table(vec![Linear(area(&device, 0))]));
+        let other = table(vec![Linear(area(&device, 8))]);
+        with_view(&shared.clone(), move |view, env| {
+            assert!(view.is_current() && !view.is_suspended());
+            shared.publish(|live| live.suspended = true);
+            assert!(!view.is_current() && !view.is_suspended());
+            let live = view.published(env);
+            assert!(!view.replace(live), "the table is the same");
+            assert!(view.is_current() && view.is_suspended());
+            publish(&shared, other);
+            let live = view.published(env);
+            assert!(view.replace(live));
+        });
+    }
+
+    #[test]
+    fn a_suspension_is_reported_by_the_epoch_that_was_seen() {
+        let shared = shared();
+        with_view(&shared.clone(), move |view, env| {
+            shared.publish(|live| live.suspended = true);
+            let epoch = shared.published().0;
+            let is_quiet = || shared.ports().iter().all(|port| port.quiesced.is_since(epoch));
+            view.report(env);
+            assert!(!is_quiet(), "the view has not seen it");
+            let live = view.published(env);
+            view.replace(live);
+            view.report(env);
+            assert!(is_quiet());
+        });
+    }
+
+    #[test]
+    fn the_port_is_open_as_long_as_the_view_is() {
+        let shared = shared();
+        let seen = shared.clone();
+        with_view(&shared, move |_, _| assert_eq!(seen.ports().iter().count(), 1));
+        assert_eq!(shared.ports().iter().count(), 0);
+    }
+}

@@ -19,6 +19,7 @@ mod safe_mode;
 mod spare_layout;
 mod sync;
 mod sync_run;
+mod synchronisation;
 
 use super::bitmap::BitmapStorage;
 use super::device::{ManagerQueue, SyncDevice};
@@ -39,7 +40,7 @@ use records::{Records, Target};
 use requests::Requests;
 use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
-use sync_run::Synchronisation;
+use synchronisation::Synchronisation;
 
 /// How long writes are waited for that are under way when an array is to be stopped.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;

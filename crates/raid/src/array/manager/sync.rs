@@ -8,7 +8,8 @@
 //!   goes past it any more.
 
 use super::safe_mode::QUIET_PAUSE_NS;
-use super::sync_run::{LOOK_NS, Load, SyncRun, is_asked_for};
+use super::sync_run::{LOOK_NS, Load, SyncRun};
+use super::synchronisation::is_asked_for;
 use super::{ArrayEvent, Disk, Manager};
 use crate::engine::SyncAction;
 use crate::metadata::superblock::CLEAN;

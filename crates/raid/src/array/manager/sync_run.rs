@@ -10,7 +10,6 @@ use crate::array::status::SyncStatus;
 use crate::engine::{Bitmap, REGION_SECTORS, SyncAction};
 use crate::ids::MemberNumber;
 use drystone_core::clock::Ns;
-use drystone_core::context::DevIndex;
 use drystone_core::{SECTOR_SIZE, Status};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -298,114 +297,6 @@ impl SyncRun {
     /// It is further than superblocks say.
     pub(super) fn is_past_checkpoint(&self) -> bool {
         self.done > self.checkpoint.0
-    }
-}
-
-/// The synchronisation under way, and the one that is to follow.
-pub(super) struct Synchronisation {
-    /// The array by member sectors.
-    device: DevIndex,
-    run: Option<SyncRun>,
-    /// Asked for, and not begun.
-    asked: Option<SyncAction>,
-    frozen: bool,
-    speed: Speed,
-}
-
-/// It is done because somebody asked for it.
-pub(super) fn is_asked_for(action: SyncAction) -> bool {
-    matches!(action, SyncAction::Check | SyncAction::Repair)
-}
-
-impl Synchronisation {
-    pub(super) fn new(device: DevIndex) -> Self {
-        Synchronisation { device, run: None, asked: None, frozen: false, speed: Speed::default() }
-    }
-
-    /// The kind of the synchronisation under way.
-    pub(super) fn action(&self) -> Option<SyncAction> {
-        self.run.as_ref().map(SyncRun::action)
-    }
-
-    /// Something is under way, or is to be.
-    pub(super) fn is_busy(&self) -> bool {
-        self.run.is_some() || self.asked.is_some()
-    }
-
-    /// A synchronisation that was asked for is under way.
-    pub(super) fn is_asked_for(&self) -> bool {
-        self.action().is_some_and(is_asked_for)
-    }
-
-    pub(super) fn status(&self, total: u64, now: Ns) -> Option<SyncStatus> {
-        self.run.as_ref().map(|run| run.status(total, now))
-    }
-
-    pub(super) fn is_frozen(&self) -> bool {
-        self.frozen
-    }
-
-    pub(super) fn speed(&self) -> Speed {
-        self.speed
-    }
-
-    /// Change limits.
-    pub(super) fn set_speed(&mut self, min: Option<u64>, max: Option<u64>) {
-        self.speed.min = min.unwrap_or(self.speed.min);
-        self.speed.max = max.unwrap_or(self.speed.max);
-    }
-
-    /// Have something synchronised.
-    pub(super) fn ask(&mut self, action: SyncAction) {
-        (self.frozen, self.asked) = (false, Some(action));
-    }
-
-    /// End what was asked for.
-    pub(super) fn end_asked(&mut self) {
-        (self.frozen, self.asked) = (false, None);
-        if self.is_asked_for() {
-            self.interrupt();
-        }
-    }
-
-    /// Synchronise nothing from now on, or again.
-    pub(super) fn freeze(&mut self, on: bool) {
-        self.frozen = on;
-        if on {
-            self.interrupt();
-        }
-    }
-
-    /// Give up what is under way, as soon as may be.
-    pub(super) fn interrupt(&mut self) {
-        if let Some(run) = &mut self.run {
-            run.interrupt();
-        }
-    }
-
-    /// The array by member sectors, of which a region is asked for.
-    pub(super) fn device(&self) -> DevIndex {
-        self.device
-    }
-
-    /// Take what is under way, to lead it on.
-    pub(super) fn take(&mut self) -> Option<SyncRun> {
-        self.run.take()
-    }
-
-    /// As it was taken, led on; or a new one.
-    pub(super) fn put_back(&mut self, run: SyncRun) {
-        debug_assert!(self.run.is_none());
-        self.run = Some(run);
-    }
-
-    pub(super) fn run_mut(&mut self) -> Option<&mut SyncRun> {
-        self.run.as_mut()
-    }
-
-    /// Take the action that was asked for, which begins now.
-    pub(super) fn take_asked(&mut self) -> Option<SyncAction> {
-        self.asked.take()
     }
 }
 
