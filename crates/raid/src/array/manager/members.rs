@@ -172,18 +172,17 @@ impl Members {
         true
     }
 
-    /// Give roles without a member to spares. False if there were not enough.
-    pub(super) fn assign_spares(&mut self) -> bool {
+    /// Give roles without a member to spares, as long as there are any.
+    pub(super) fn assign_spares(&mut self) {
         for role in (0..self.roles()).map(Role) {
             let is_member = |disk: &Disk| disk.member_role() == Some(role);
             if self.disks.iter().any(is_member) {
                 continue;
             }
-            let Some(spare) = self.spare() else { return false };
+            let Some(spare) = self.spare() else { return };
             begin_rebuild(spare, DiskState::Rebuilding(role));
             self.is_changed = true;
         }
-        true
     }
 
     fn spare(&mut self) -> Option<&mut Disk> {
@@ -321,19 +320,23 @@ mod tests {
     #[test]
     fn spares_get_the_roles_that_nobody_holds() {
         let (mut members, _) = members(&[InSync(Role(0)), Faulty(Some(Role(1))), Spare, Spare]);
-        assert!(members.assign_spares());
+        members.assign_spares();
+        assert!(members.is_changed());
         assert_eq!(states(&members)[2..], [Rebuilding(Role(1)), Spare]);
         let rebuilt: Vec<_> = members.rebuilt().map(Disk::number).collect();
         members.promote_rebuilt(&rebuilt);
         assert_eq!(states(&members)[2..], [InSync(Role(1)), Spare]);
         assert!(!members.is_degraded());
         members.mark_recorded();
-        assert!(members.assign_spares() && !members.is_changed(), "all roles are held");
+        members.assign_spares();
+        assert!(!members.is_changed(), "all roles are held");
         members.fail(0, Failed::Gone);
-        assert!(members.assign_spares());
-        members.fail(1, Failed::Gone);
+        members.assign_spares();
+        assert_eq!(states(&members)[3], Rebuilding(Role(0)));
         members.fail(2, Failed::Gone);
-        assert!(!members.assign_spares(), "no spare is left");
+        members.mark_recorded();
+        members.assign_spares();
+        assert!(!members.is_changed(), "no spare is left");
     }
 
     #[test]

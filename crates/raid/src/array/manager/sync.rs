@@ -125,7 +125,10 @@ impl Manager {
         if self.shared.conf().is_broken {
             return None;
         }
-        if self.members.assign_spares() && self.members.is_changed() {
+        self.members.assign_spares();
+        // A spare's role is on record before contexts write to it, also while other roles stay
+        // vacant.
+        if self.members.is_changed() {
             self.write_superblocks();
         }
         self.members.rebuilt().map(|disk| disk.in_sync_below.load(Acquire)).min()

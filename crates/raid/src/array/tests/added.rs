@@ -40,6 +40,34 @@ fn all_fits(stand: &mut Stand) {
     assert!(stand.reads(0, 1, BYTES));
 }
 
+/// A spare gets one of two vacant roles: that is on record before contexts know it.
+#[test]
+fn a_spare_is_a_member_on_record_first_though_another_role_stays_vacant() {
+    const SPARE: usize = 5;
+    let mut stand = Stand::new(5);
+    stand.create(Level::Raid6, true);
+    stand.add_device(vec![0; stand.memories[0].image().len()]);
+    let spare = (stand.memories.pop().unwrap(), stand.devices.pop().unwrap());
+    stand.start();
+    stand.command(Command::Fail("d0".to_owned())).unwrap();
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    stand.memories.push(spare.0);
+    stand.devices.push(spare.1);
+    add(&mut stand, SPARE).unwrap();
+    let is_told = |stand: &Stand| {
+        stand.states().iter().any(|state| matches!(state, DiskState::Rebuilding(_)))
+    };
+    for _ in 0..100 {
+        let is_recorded = matches!(stand.memories[SPARE].superblock().role(), DevRole::Active(_));
+        if is_told(&stand) {
+            assert!(is_recorded, "contexts know of a role that is not on record");
+            return;
+        }
+        stand.turn();
+    }
+    panic!("the spare gets no role");
+}
+
 /// A device that was told to be added is there at the next start; one that was not is none of the
 /// array's,
 /// and may be tried again.
