@@ -4,6 +4,32 @@
 //! A [`Volume`] has a live table and may have an inactive one; [`Table`] is what a table says, and
 //! [`TargetSpec`] what a line of it says. Bios pass a volume without being copied: where one piece
 //! of one target takes the whole of a bio it is only moved, else it is divided.
+//!
+//! ```
+//! use drystone_core::clock::SystemClock;
+//! use drystone_core::ring::Engine;
+//! use drystone_core::sync::LockCounters;
+//! use drystone_core::{Bio, BioList, ContextSet, Device, IoBuf, Sector};
+//! use drystone_targets::{Line, Table, TargetSpec, Volume, VolumeOptions};
+//! use std::sync::Arc;
+//!
+//! let locks = LockCounters::new(SystemClock::new());
+//! let volume = Volume::new("v", VolumeOptions::default(), locks);
+//! volume.load(Table::new(vec![Line { start: 0, length: 2048, target: TargetSpec::Zero }])?);
+//! volume.resume()?;
+//! let device: Arc<dyn Device> = Arc::new(volume);
+//! assert_eq!(device.info().size_bytes, 1 << 20);
+//!
+//! let mut context = ContextSet::new(SystemClock::new()).open(Engine::Plain)?;
+//! let index = context.open(&device)?;
+//! let mut bios = BioList::new();
+//! bios.push(Bio::read(Sector(8), IoBuf::from_slice(&[7; 4096])));
+//! context.submit(index, &mut bios);
+//! context.reap(&mut bios);
+//! let bio = bios.pop().expect("zeroes need no device");
+//! assert!(bio.status.is_ok() && bio.buf().is_some_and(|buf| buf.iter().all(|byte| *byte == 0)));
+//! # Ok::<(), drystone_core::Error>(())
+//! ```
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
 
