@@ -99,8 +99,9 @@ pub struct Bio {
     pub priority: Priority,
     /// The throttle group; 0 is the root.
     pub group: u32,
-    /// For the device: which of its channels the bio came through, while others have it.
-    pub home: u32,
+    /// For the device: the number of the port of the channel that the bio came through, while other
+    /// channels have it (Linux: `mq_ctx` of a request).
+    pub port: u32,
     trail: Trail,
     /// The sector that the submitter gave, while there is a trail.
     origin: Sector,
@@ -138,7 +139,7 @@ impl Bio {
             flags: BioFlags::empty(),
             priority: Priority::default(),
             group: 0,
-            home: 0,
+            port: 0,
             trail: Trail::default(),
             origin: Sector(0),
             end_io: NO_END_IO,

@@ -179,10 +179,11 @@ pub trait Channel: Send {
     /// Bios inside this channel that have not ended.
     fn in_flight(&self) -> usize;
 
-    /// True if the device is over, and the channel may be dropped and its number given to another:
-    /// nothing of it is in flight, and nobody can send it a message or a ring event any more. Asked
-    /// while no bio names it.
-    fn is_over(&mut self) -> bool {
+    /// Close what others still reach the channel by, if its device is over ([`Device::retire`]).
+    /// True if the channel may be dropped and its number given to another: nothing of it is in
+    /// flight, and nobody can send it a message or a ring event any more. Called while no bio names
+    /// it.
+    fn try_retire(&mut self) -> bool {
         false
     }
 
@@ -196,9 +197,9 @@ pub trait Channel: Send {
         false
     }
 
-    /// Push on the work that this channel shares with other contexts ([`Env::entrusted`]): the
-    /// owner is about to wait or to poll. True if others are likely to give soon what this channel
-    /// waits for, so that a short busy poll is cheaper than a sleep.
+    /// Push on the work that this channel shares with other contexts ([`Env::expected_remote`]):
+    /// the owner is about to wait or to poll. True if others are likely to give soon what this
+    /// channel waits for, so that a short busy poll is cheaper than a sleep.
     fn push_shared_work(&mut self, _env: &mut Env) -> bool {
         false
     }

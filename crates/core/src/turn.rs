@@ -23,7 +23,7 @@ use crate::sync::{Guard, Lock, LockClass, LockCounters};
 
 /// The end at which published bios are inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum InsertAt {
     /// Behind those that were published before, or where their class, sector and deadline put them.
     Tail,
     /// Before everything else (Linux `BLK_MQ_INSERT_AT_HEAD`).
@@ -67,7 +67,7 @@ impl<T> TurnLock<T> {
         locks: &LockCounters,
         publisher: u32,
         bios: &mut BioList,
-        place: Place,
+        at: InsertAt,
     ) -> Option<Guard<'_, T>> {
         if !self.busy.load(Relaxed)
             && let Some(turn) = self.lock.try_lock(locks)
@@ -76,7 +76,7 @@ impl<T> TurnLock<T> {
             return Some(turn);
         }
         self.publisher.store(publisher, Relaxed);
-        self.publish(locks, bios, place);
+        self.publish(locks, bios, at);
         let turn = self.lock.try_lock(locks)?;
         self.busy.store(true, Relaxed);
         Some(turn)
@@ -107,14 +107,14 @@ impl<T> TurnLock<T> {
 
     /// Publish `bios` without trying the turn, for a caller that must not work: the next holder
     /// sees them, and the caller has somebody try the turn.
-    pub fn leave_to_others(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
-        self.publish(locks, bios, place);
+    pub fn leave_to_others(&self, locks: &LockCounters, bios: &mut BioList, at: InsertAt) {
+        self.publish(locks, bios, at);
     }
 
-    fn publish(&self, locks: &LockCounters, bios: &mut BioList, place: Place) {
-        let list = match place {
-            Place::Tail => &self.published,
-            Place::Head => &self.published_at_head,
+    fn publish(&self, locks: &LockCounters, bios: &mut BioList, at: InsertAt) {
+        let list = match at {
+            InsertAt::Tail => &self.published,
+            InsertAt::Head => &self.published_at_head,
         };
         list.add_counted(bios, locks, self.class);
         if !crate::mutated!("turn_publish_fence") {
@@ -124,11 +124,11 @@ impl<T> TurnLock<T> {
 
     /// Take the published bios, first published first: for the head, and for the tail. With the
     /// turn. Look only afterwards at what may have changed elsewhere.
-    pub fn take(&self) -> [(BioList, Place); 2] {
+    pub fn take(&self) -> [(BioList, InsertAt); 2] {
         if self.wanted.load(Relaxed) {
             self.wanted.swap(false, Acquire);
         }
-        [(self.published_at_head.take(), Place::Head), (self.published.take(), Place::Tail)]
+        [(self.published_at_head.take(), InsertAt::Head), (self.published.take(), InsertAt::Tail)]
     }
 
     /// Leave the turn. True if something was published meanwhile: then try it again. After this
@@ -188,7 +188,7 @@ mod loom_tests {
             let turn = TurnLock::new(LockClass::Other, ());
             // The lock must have been used before threads meet at it.
             let locks = LockCounters::new(ManualClock::new(1));
-            let first = turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);
+            let first = turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
             assert!(!turn.leave(first.expect("it is free")));
             Arc::new(Model { turn, seen: AtomicUsize::new(0) })
         }
@@ -210,7 +210,7 @@ mod loom_tests {
             let locks = LockCounters::new(ManualClock::new(1));
             let mut list = BioList::new();
             (0..bios).for_each(|_| list.push(Bio::flush()));
-            while let Some(turn) = self.turn.enter(&locks, 1, &mut list, Place::Tail) {
+            while let Some(turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) {
                 let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
                 self.seen.fetch_add(published + list.take().len(), Relaxed);
                 if !self.turn.leave(turn) {

@@ -231,7 +231,7 @@ impl Channel for VolumeChannel {
         self.view.members()
     }
 
-    fn is_over(&mut self) -> bool {
+    fn try_retire(&mut self) -> bool {
         self.view.is_closed() && self.view.close()
     }
 

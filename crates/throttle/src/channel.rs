@@ -4,7 +4,8 @@
 //! Invariants:
 //! * A group's bios of a direction pass in the order in which they came: while one waits, later
 //!   ones do, too.
-//! * For each bio that waits the context expects a message ([`drystone_core::Env::entrusted`]).
+//! * The context expects a message for each bio that waits
+//!   ([`drystone_core::Env::expected_remote`]).
 //! * The way of a bio that finds credit of its group touches no line that another context writes.
 
 mod entries;
@@ -194,11 +195,11 @@ impl GroupChannel {
     /// Let `bio` wait.
     fn queue(&mut self, env: &mut Env, mut bio: Box<Bio>, now: Ns) {
         bio.stamp(now);
-        bio.home = self.port.index();
+        bio.port = self.port.index();
         let entry = self.entries.find(GroupId::of(&bio)).expect("it was found before");
         let lane = entry.begin_waiting(Direction::of(&bio));
         self.waiting += 1;
-        env.entrusted += 1;
+        env.expected_remote += 1;
         let mut one = BioList::new();
         one.push(bio);
         lane.publish(&self.locks, &mut one);
@@ -240,7 +241,7 @@ impl GroupChannel {
             }
         }
         self.waiting -= count;
-        env.entrusted -= count;
+        env.expected_remote -= count;
         self.visited.drop_idle();
         self.entries.retire_former(&self.device);
     }
@@ -361,11 +362,11 @@ impl GroupChannel {
             now,
             Some(me),
         );
-        let is_one = |bio: &Bio| bio.home == me && range.contains(&bio.user_data);
+        let is_one = |bio: &Bio| bio.port == me && range.contains(&bio.user_data);
         let mut bios = self.visited.take_out(&mut dispatcher, is_one);
         tell(env, dispatcher);
         self.waiting -= bios.len();
-        env.entrusted -= bios.len();
+        env.expected_remote -= bios.len();
         while let Some(bio) = bios.pop() {
             self.entries.end_waiting(&bio, &self.rules, &mut self.visited);
             env.end_with(bio, Status::Cancelled);

@@ -117,7 +117,7 @@ impl<'a> Dispatcher<'a> {
     fn take_in(&mut self, lane: &Lane, mut bios: BioList, waiting: &mut Waiting) {
         while let Some(bio) = bios.pop() {
             if let Some((bio, path)) = self.send_on(lane, bio) {
-                match self.port(bio.home).is_gone() {
+                match self.port(bio.port).is_gone() {
                     true => self.grant(bio),
                     false => waiting.push(&path.steps, bio, self.now),
                 }
@@ -128,7 +128,7 @@ impl<'a> Dispatcher<'a> {
     /// Bios of channels that are gone leave.
     fn let_go(&mut self, waiting: &mut Waiting) {
         let ports = self.shared.ports(self.locks);
-        let is_gone = |bio: &Bio| ports.get(bio.home).is_none_or(|port| port.is_gone());
+        let is_gone = |bio: &Bio| ports.get(bio.port).is_none_or(|port| port.is_gone());
         self.grant_all(waiting.take(is_gone));
     }
 
@@ -196,7 +196,7 @@ impl<'a> Dispatcher<'a> {
 
     /// `bio` may go.
     fn grant(&mut self, bio: Box<Bio>) {
-        if self.granted.back().is_some_and(|last| last.home != bio.home) {
+        if self.granted.back().is_some_and(|last| last.port != bio.port) {
             self.hand_over();
         }
         self.granted.push(bio);
@@ -204,7 +204,7 @@ impl<'a> Dispatcher<'a> {
 
     /// Give what was granted to its channel.
     fn hand_over(&mut self) {
-        let Some(home) = self.granted.back().map(|bio| bio.home) else { return };
+        let Some(home) = self.granted.back().map(|bio| bio.port) else { return };
         let port = self.port(home);
         port.granted.add(&mut self.granted);
         self.tell(port);
@@ -281,7 +281,7 @@ mod tests {
         let mut bios = BioList::new();
         for n in 0..2 {
             let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-            (bio.group, bio.home, bio.user_data) = (group.as_u32(), port.index(), n);
+            (bio.group, bio.port, bio.user_data) = (group.as_u32(), port.index(), n);
             bios.push(bio);
         }
         lane.publish(&locks, &mut bios);

@@ -21,7 +21,7 @@ use crate::tree::Tree;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::sync::{Guard, LockClass, LockCounters};
-use drystone_core::turn::{Place, TurnLock};
+use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ impl Waiting {
 
     /// Add `bio`, which waits from `now` on, and whose way to the top is `steps`.
     pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ns) {
-        *self.homes.entry(bio.home).or_default() += 1;
+        *self.homes.entry(bio.port).or_default() += 1;
         self.tree.push(steps, bio, ticks_of(now));
     }
 
@@ -100,10 +100,10 @@ impl Waiting {
     }
 
     fn leave_home(&mut self, bio: &Bio) {
-        let Some(count) = self.homes.get_mut(&bio.home) else { return };
+        let Some(count) = self.homes.get_mut(&bio.port) else { return };
         *count -= 1;
         if *count == 0 {
-            self.homes.remove(&bio.home);
+            self.homes.remove(&bio.port);
         }
     }
 }
@@ -127,7 +127,7 @@ impl Lane {
     /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. A run of the lane
     /// follows.
     pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
-        self.turn.leave_to_others(locks, bios, Place::Tail);
+        self.turn.leave_to_others(locks, bios, InsertAt::Tail);
     }
 
     /// Take the published bios, first published first. With the turn.
@@ -231,7 +231,7 @@ mod tests {
 
     fn bio(home: u32) -> Box<Bio> {
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        bio.home = home;
+        bio.port = home;
         bio
     }
 

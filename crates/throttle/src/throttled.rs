@@ -219,8 +219,8 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
         self.device.in_flight() + self.throttle.waiting()
     }
 
-    fn is_over(&mut self) -> bool {
-        self.throttle.waiting() == 0 && self.device.is_over() && self.throttle.try_end()
+    fn try_retire(&mut self) -> bool {
+        self.throttle.waiting() == 0 && self.device.try_retire() && self.throttle.try_end()
     }
 
     fn close(&mut self, env: &mut Env) {

@@ -183,7 +183,7 @@ impl ContextCore {
 
     fn try_retire(&mut self, index: u32) -> bool {
         match self.channels.get_mut(index as usize) {
-            Some(Some(channel)) => channel.in_flight() == 0 && channel.is_over(),
+            Some(Some(channel)) => channel.in_flight() == 0 && channel.try_retire(),
             _ => true,
         }
     }
@@ -264,7 +264,7 @@ impl ContextCore {
             self.poll_channels();
             self.polled = self.must_poll();
         }
-        if self.env.entrusted > 0 {
+        if self.env.expected_remote > 0 {
             self.push_shared_work();
             processed = true;
         }
@@ -301,7 +301,7 @@ impl ContextCore {
     pub(crate) fn run_pending(&mut self, gate: &Gate, mailbox: &Mailbox) {
         self.process_pending(mailbox, gate);
         self.poll_channels();
-        if self.env.abandoned && self.env.entrusted > 0 {
+        if self.env.abandoned && self.env.expected_remote > 0 {
             // No wait will push these any more.
             self.push_shared_work();
         }
@@ -516,7 +516,7 @@ impl ContextCore {
     pub(crate) fn wait(&mut self, handle: &Handle, deadline: Option<Ns>) {
         self.flush_plugs();
         self.process_pending(&handle.mailbox, &handle.gate);
-        if self.env.entrusted > 0 && !self.has_news(handle) && self.push_shared_work() {
+        if self.env.expected_remote > 0 && !self.has_news(handle) && self.push_shared_work() {
             self.busy_poll_before_sleep(handle);
         }
         if self.has_news(handle) {
@@ -626,7 +626,7 @@ impl ContextCore {
             self.env.ring.submit();
         }
         self.poll_channels();
-        if self.env.entrusted > 0 {
+        if self.env.expected_remote > 0 {
             self.push_shared_work();
             self.env.ring.submit();
         }

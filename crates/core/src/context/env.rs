@@ -49,7 +49,7 @@ pub struct Env {
     /// Messages that this context expects of others: for bios that a shared scheduler has, for a
     /// turn at tags. While there are any the owner rechecks its mailbox whenever it leaves
     /// ([`Env::notify_lazily`]). Channels count here.
-    pub entrusted: usize,
+    pub expected_remote: usize,
     /// The owner is submitting, and asked for bios to be held back.
     pub plugged: bool,
     pub(crate) handle: Weak<Handle>,
@@ -79,7 +79,7 @@ impl Env {
             polled_to: PolledTo::default(),
             kicks: Kicks::new(),
             outstanding: 0,
-            entrusted: 0,
+            expected_remote: 0,
             plugged: false,
             handle,
             id,
@@ -269,8 +269,8 @@ impl Env {
         }
     }
 
-    /// The same for a context that has bios entrusted to others ([`Env::entrusted`]), whose owner
-    /// so rechecks its mailbox when it leaves: it is kicked only if its owner is away.
+    /// The same for a context that expects messages of others ([`Env::expected_remote`]). Its owner
+    /// rechecks its mailbox when it leaves a call, so it is kicked only if its owner is away.
     pub fn notify_lazily(&mut self, message: Arc<Message>) {
         if let Some(handle) = message.receiver()
             && handle.notify_lazily(message)

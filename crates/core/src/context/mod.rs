@@ -92,12 +92,12 @@ impl Drop for Call<'_> {
             let handle = self.handle;
             self.core().announce(handle);
             let kicks = self.core().take_kicks();
-            let entrusted = self.core().env.entrusted > 0;
+            let expects = self.core().env.expected_remote > 0;
             let requested = self.handle.gate.leave();
             if !kicks.is_empty() {
                 Handle::kick_all(kicks);
             }
-            let called = requested || entrusted && self.handle.mail_came();
+            let called = requested || expects && self.handle.mail_came();
             if !called {
                 return;
             }

@@ -85,8 +85,8 @@ impl Handle {
         deliver::mail_came(|| !self.mailbox.is_empty())
     }
 
-    /// Put `message` into the mailbox of a context that has bios entrusted to others. True if
-    /// the caller must kick the context, because its owner is away.
+    /// Put `message` into the mailbox of a context that expects it. True if the caller must kick
+    /// the context, because its owner is away.
     pub(super) fn notify_lazily(&self, message: Arc<Message>) -> bool {
         self.mailbox.push(message);
         let will_recheck = deliver::owner_will_recheck(|| self.gate.is_inside());

@@ -15,7 +15,7 @@ pub enum LockClass {
     TagWaiters,
     /// The turn at a scheduler that all contexts of a device share; only ever tried.
     Scheduler,
-    /// Not a lock: a context that waits a moment for what it entrusted to such a scheduler.
+    /// Not a lock: a context that polls a moment for bios that such a scheduler has.
     SchedulerGrant,
     /// The plain engine's job queue and completions.
     PlainRing,

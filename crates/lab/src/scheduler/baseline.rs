@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 use drystone_core::BioList;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
-use drystone_queue::scheduler::{Caller, Place, Port, Scheduler};
+use drystone_queue::scheduler::{Caller, InsertAt, Port, Scheduler};
 
 use super::host::Host;
 use super::queue::{Outcome, Queue, Seen};
@@ -51,7 +51,7 @@ impl<const SPIN: bool> Baseline<SPIN> {
         self.kept.store(queue.kept(), Release);
     }
 
-    pub(super) fn work(&self, host: &mut impl Host, bios: &mut BioList, place: Place) -> bool {
+    pub(super) fn work(&self, host: &mut impl Host, bios: &mut BioList, place: InsertAt) -> bool {
         if !bios.is_empty() {
             let mut queue = self.lock(host.locks());
             self.publisher.store(host.index(), Relaxed);
@@ -100,7 +100,13 @@ impl<const SPIN: bool> Baseline<SPIN> {
 impl<const SPIN: bool> Scheduler for Baseline<SPIN> {
     type Local = ();
 
-    fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {
+    fn run(
+        &self,
+        (): &mut (),
+        caller: &mut Caller<'_>,
+        bios: &mut BioList,
+        place: InsertAt,
+    ) -> bool {
         self.work(caller, bios, place)
     }
 

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 use drystone_core::BioList;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_queue::scheduler::{Caller, Place, Port, Scheduler};
+use drystone_queue::scheduler::{Caller, InsertAt, Port, Scheduler};
 
 use super::host::Host;
 use super::queue::{Outcome, Queue, Seen};
@@ -80,8 +80,8 @@ impl Patched {
     /// The class that counts the lock of the staging lists; the main one has the scheduler's.
     pub const INSERT_LOCK: LockClass = LockClass::Other;
 
-    pub(super) fn work(&self, host: &mut impl Host, bios: &mut BioList, place: Place) -> bool {
-        if place == Place::Tail {
+    pub(super) fn work(&self, host: &mut impl Host, bios: &mut BioList, place: InsertAt) -> bool {
+        if place == InsertAt::Tail {
             self.merge(host, bios);
         }
         if !bios.is_empty() {
@@ -116,12 +116,12 @@ impl Patched {
     }
 
     /// Splice the batch to the front of its staging list.
-    fn stage(&self, host: &impl Host, bios: &mut BioList, place: Place) {
+    fn stage(&self, host: &impl Host, bios: &mut BioList, place: InsertAt) {
         let mut staging = self.insert_lock.lock(host.locks());
         self.publisher.store(host.index(), Relaxed);
         let list = match place {
-            Place::Head => &mut staging.at_head,
-            Place::Tail => &mut staging.at_tail,
+            InsertAt::Head => &mut staging.at_head,
+            InsertAt::Tail => &mut staging.at_tail,
         };
         list.prepend(bios);
         self.staged.store(staging.len(), SeqCst);
@@ -159,7 +159,7 @@ impl Patched {
         let (at_head, at_tail) = (staging.at_head.take(), staging.at_tail.take());
         self.staged.store(0, SeqCst);
         drop(staging);
-        for (mut list, place) in [(at_head, Place::Head), (at_tail, Place::Tail)] {
+        for (mut list, place) in [(at_head, InsertAt::Head), (at_tail, InsertAt::Tail)] {
             let mut stamped = BioList::new();
             while let Some(mut bio) = list.pop() {
                 bio.start_ns = host.now();
@@ -191,7 +191,13 @@ impl Patched {
 impl Scheduler for Patched {
     type Local = ();
 
-    fn run(&self, (): &mut (), caller: &mut Caller<'_>, bios: &mut BioList, place: Place) -> bool {
+    fn run(
+        &self,
+        (): &mut (),
+        caller: &mut Caller<'_>,
+        bios: &mut BioList,
+        place: InsertAt,
+    ) -> bool {
         self.work(caller, bios, place)
     }
 

@@ -3,7 +3,7 @@
 
 use drystone_core::{Bio, BioList};
 use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position};
-use drystone_queue::scheduler::{Place, Port};
+use drystone_queue::scheduler::{InsertAt, Port};
 
 use super::counts::Counts;
 use super::host::Host;
@@ -54,15 +54,15 @@ impl Queue {
     }
 
     /// Insert `bios` (emptied).
-    pub(super) fn insert(&mut self, host: &impl Host, bios: &mut BioList, place: Place) {
-        for bio in bios.iter().filter(|bio| bio.home != host.index()) {
-            if self.arrivals.last() != Some(&bio.home) {
-                self.arrivals.push(bio.home);
+    pub(super) fn insert(&mut self, host: &impl Host, bios: &mut BioList, place: InsertAt) {
+        for bio in bios.iter().filter(|bio| bio.port != host.index()) {
+            if self.arrivals.last() != Some(&bio.port) {
+                self.arrivals.push(bio.port);
             }
         }
         match place {
-            Place::Tail => self.insert_sorted(host, bios),
-            Place::Head => self.trees.insert_all_at_head(bios, &host.insertion()),
+            InsertAt::Tail => self.insert_sorted(host, bios),
+            InsertAt::Head => self.trees.insert_all_at_head(bios, &host.insertion()),
         }
     }
 
@@ -71,7 +71,7 @@ impl Queue {
         let how = host.insertion();
         while let Some(bio) = bios.pop() {
             let group = bio.op.group();
-            if self.trees.insert(Home(bio.home), bio, &how) != Inserted::Kept {
+            if self.trees.insert(Home(bio.port), bio, &how) != Inserted::Kept {
                 host.count_merged(group);
             }
         }
@@ -83,7 +83,7 @@ impl Queue {
     /// The bio, if nothing took it.
     pub(super) fn merge(&mut self, host: &impl Host, bio: Box<Bio>) -> Result<(), Box<Bio>> {
         let group = bio.op.group();
-        self.trees.merge(Home(bio.home), bio, &host.insertion())?;
+        self.trees.merge(Home(bio.port), bio, &host.insertion())?;
         host.count_merged(group);
         Ok(())
     }

@@ -4,7 +4,7 @@
 use drystone_core::BioList;
 use drystone_core::sync::LockCounters;
 use drystone_queue::ClockUse;
-use drystone_queue::scheduler::{Caller, MqDeadline, Place, Port, Scheduler};
+use drystone_queue::scheduler::{Caller, InsertAt, MqDeadline, Port, Scheduler};
 
 /// [`MqDeadline`] without its way for bios that need not meet others.
 pub type SharedOnly = Clocked<{ ClockUse::Shared as u8 }>;
@@ -29,7 +29,7 @@ impl<const USE: u8> Scheduler for Clocked<USE> {
         local: &mut Self::Local,
         caller: &mut Caller<'_>,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) -> bool {
         self.0.run(local, caller, bios, place)
     }

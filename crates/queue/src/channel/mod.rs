@@ -590,7 +590,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         self.flight.count() as usize + self.tags.waits() + self.sched.expected_remote()
     }
 
-    fn is_over(&mut self) -> bool {
+    fn try_retire(&mut self) -> bool {
         if !self.setup.config().is_retired || !self.held.is_empty() {
             return false;
         }

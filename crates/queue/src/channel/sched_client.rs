@@ -22,7 +22,7 @@ use crate::queues::QueueSlot;
 use crate::request::{Request, State};
 use crate::scheduler::deadline::{LANES, lane_of};
 use crate::scheduler::is_ours_alone;
-use crate::scheduler::{Caller, Exclusive, Grant, Outlet, Place, Port, Scheduler, ToRun};
+use crate::scheduler::{Caller, Exclusive, Grant, InsertAt, Outlet, Port, Scheduler, ToRun};
 use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
@@ -144,7 +144,7 @@ impl<S: Scheduler> SchedulerClient<S> {
     /// Note `bio` for the scheduler, which gets all of a call together.
     #[inline]
     pub(crate) fn add(&mut self, mut bio: Box<Bio>) {
-        bio.home = self.port.index();
+        bio.port = self.port.index();
         self.to_scheduler.push(bio);
     }
 
@@ -259,7 +259,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         now: Ns,
     ) -> bool {
         let busy = parts.setup.shared().busy.update(now);
-        let again = self.enter(parts, env, (bios, Place::Tail), now, busy);
+        let again = self.enter(parts, env, (bios, InsertAt::Tail), now, busy);
         self.sched_is_idle = !again;
         again
     }
@@ -272,7 +272,7 @@ impl<S: Scheduler> SchedulerClient<S> {
             return false;
         }
         let (mut bios, now) = (self.requeued.take(), env.time.recent());
-        let again = self.enter(&mut parts, env, (&mut bios, Place::Head), now, true);
+        let again = self.enter(&mut parts, env, (&mut bios, InsertAt::Head), now, true);
         self.sched_is_idle &= !again;
         again
     }
@@ -297,7 +297,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         &mut self,
         parts: &mut Parts<'_, D, S>,
         env: &mut Env,
-        (bios, place): (&mut BioList, Place),
+        (bios, place): (&mut BioList, InsertAt),
         now: Ns,
         busy: bool,
     ) -> bool {
@@ -315,7 +315,7 @@ impl<S: Scheduler> SchedulerClient<S> {
             env.notify_lazily(doorbell);
         }
         while let Some(bio) = self.refused.pop() {
-            if bio.home == self.port.index() {
+            if bio.port == self.port.index() {
                 self.expect_less(env, 1);
                 env.end_bio(bio);
             } else {
@@ -466,10 +466,10 @@ impl<S: Scheduler> SchedulerClient<S> {
         env: &mut Env,
     ) {
         while let Some(first) = self.remote_done.pop() {
-            let owner = first.home;
+            let owner = first.port;
             let mut bios = BioList::new();
             bios.push(first);
-            while self.remote_done.front().is_some_and(|bio| bio.home == owner) {
+            while self.remote_done.front().is_some_and(|bio| bio.port == owner) {
                 bios.extend(self.remote_done.pop());
             }
             setup.refresh(env, flight);
@@ -483,14 +483,14 @@ impl<S: Scheduler> SchedulerClient<S> {
     #[inline]
     fn expect(&mut self, env: &mut Env, bios: usize) {
         self.expected_remote += bios;
-        env.entrusted += bios;
+        env.expected_remote += bios;
     }
 
     /// `bios` bios are no longer with the scheduler.
     #[inline]
     fn expect_less(&mut self, env: &mut Env, bios: usize) {
         self.expected_remote -= bios;
-        env.entrusted -= bios;
+        env.expected_remote -= bios;
         if self.expected_remote == 0 {
             self.port.fed();
         }
@@ -524,7 +524,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         let mut bios = rq.unit.bios.take();
         self.expect(env, bios.len());
         while let Some(mut bio) = bios.pop() {
-            bio.home = self.port.index();
+            bio.port = self.port.index();
             self.requeued.push(bio);
         }
     }
@@ -601,7 +601,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.port.count_ended(lane_of(unit.op, unit.priority), 1);
         // The port's `starving` stays: nothing of a draining context asks for it.
         self.expected_remote -= bios.len();
-        env.entrusted -= bios.len();
+        env.expected_remote -= bios.len();
         while let Some(bio) = bios.pop() {
             env.end_with(bio, Status::Cancelled);
         }
@@ -709,7 +709,7 @@ mod tests {
         client.add(read());
         assert!(!client.may_pass() && client.has_new());
         let mut bios = client.take_new();
-        assert_eq!(bios.front().map(|bio| bio.home), Some(client.port().index()));
+        assert_eq!(bios.front().map(|bio| bio.port), Some(client.port().index()));
         assert!(client.may_pass());
         client.put_new(&mut bios);
         assert_eq!((client.take_new().len(), bios.len()), (1, 0));

@@ -181,7 +181,7 @@ impl TagLine {
 
     /// Wait in line.
     pub(crate) fn line_up(&mut self, env: &mut Env) {
-        env.entrusted += 1;
+        env.expected_remote += 1;
         self.wait();
         self.wake_waiters(env);
     }
@@ -215,7 +215,7 @@ impl TagLine {
 
     /// The channel's turn has come: its wake message is back.
     pub(crate) fn begin_turn(&mut self, env: &mut Env) {
-        env.entrusted -= 1;
+        env.expected_remote -= 1;
         self.leave_line();
     }
 
@@ -279,7 +279,7 @@ impl TagLine {
     /// If `message` is not of a stale wait.
     #[cold]
     pub(crate) fn pass_stale_turn(&mut self, env: &mut Env, message: &Arc<Message>) {
-        env.entrusted -= 1;
+        env.expected_remote -= 1;
         let locks = env.locks.clone();
         self.pass_on(message, &locks, |message| env.notify_lazily(message));
     }

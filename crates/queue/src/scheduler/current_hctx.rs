@@ -56,7 +56,7 @@ impl CurrentHctx {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
-    use crate::scheduler::Place;
+    use crate::scheduler::InsertAt;
     use drystone_core::clock::ManualClock;
     use drystone_core::primitive::AtomicUsize;
     use drystone_core::sync::{LockClass, LockCounters};
@@ -79,7 +79,7 @@ mod loom_tests {
             let mut list = BioList::new();
             (0..bios).for_each(|_| list.push(Bio::flush()));
             loop {
-                let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, Place::Tail) else {
+                let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) else {
                     return;
                 };
                 *turn += list.take().len();
@@ -122,7 +122,7 @@ mod loom_tests {
             model.current_hctx.leave();
             // The lock must have been used before threads meet at it.
             let locks = LockCounters::new(ManualClock::new(1));
-            let turn = model.turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);
+            let turn = model.turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
             assert!(!model.turn.leave(turn.expect("it is free")));
             let model = Arc::new(model);
             let bringer = {

@@ -17,7 +17,7 @@ mod turn_models;
 pub(crate) use caller::ToRun;
 pub use caller::{Caller, Outlet};
 pub(crate) use current_hctx::CurrentHctx;
-pub use drystone_core::turn::Place;
+pub use drystone_core::turn::InsertAt;
 pub use kind::SchedulerKind;
 pub use mq_deadline::MqDeadline;
 pub use none::NoneScheduler;
@@ -57,7 +57,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         local: &mut Self::Local,
         caller: &mut Caller<'_>,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) -> bool;
 
     /// How `bios` are dispatched that come at `now` while the scheduler has no work and tags are

@@ -4,7 +4,7 @@ use crate::tags::TagSet;
 use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{AtomicBool, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
-use drystone_core::turn::{Place, TurnLock};
+use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList};
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl Model {
         };
         // The lock must have been used before threads meet at it.
         let locks = LockCounters::new(ManualClock::new(1));
-        let turn = model.turn.enter(&locks, 0, &mut BioList::new(), Place::Tail);
+        let turn = model.turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
         assert!(!model.turn.leave(turn.expect("it is free")));
         Arc::new(model)
     }
@@ -38,7 +38,7 @@ impl Model {
         let mut list = BioList::new();
         (0..bios).for_each(|_| list.push(Bio::flush()));
         loop {
-            let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, Place::Tail) else {
+            let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) else {
                 return;
             };
             *turn += list.take().len();

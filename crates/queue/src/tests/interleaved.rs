@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Config;
-use crate::scheduler::{Caller, Exclusive, MqDeadline, Place, Port, Scheduler};
+use crate::scheduler::{Caller, Exclusive, InsertAt, MqDeadline, Port, Scheduler};
 use drystone_core::clock::Ns;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -31,7 +31,7 @@ impl Scheduler for Interleaved {
         local: &mut Self::Local,
         caller: &mut Caller<'_>,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) -> bool {
         if let Some(hook) = BEFORE_TURN.take() {
             hook();

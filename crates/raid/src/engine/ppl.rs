@@ -148,7 +148,7 @@ impl Ticket {
 
     /// The port of the context that has the stripe.
     pub(crate) fn set_home(&mut self, home: u32) {
-        self.0.home = home;
+        self.0.port = home;
     }
 
     /// Note its shard.
@@ -289,7 +289,7 @@ impl Log {
             self.go_on(turn, out);
         }
         // These may wait for a context whose owner is away.
-        out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.home));
+        out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.port));
     }
 
     fn go_on(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
@@ -346,7 +346,7 @@ impl Log {
         let room = room.min(area.parity_bytes) as usize;
         self.choose(room);
         out.foreign
-            .extend(self.round.iter().map(|ticket| ticket.0.home).filter(|h| *h != turn.home));
+            .extend(self.round.iter().map(|ticket| ticket.0.port).filter(|h| *h != turn.home));
         let mut bufs = std::mem::take(&mut self.bufs);
         bufs.push(self.header());
         bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));

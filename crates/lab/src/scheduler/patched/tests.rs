@@ -49,7 +49,7 @@ impl Channel {
     fn batch(&self, bios: impl IntoIterator<Item = Box<Bio>>) -> BioList {
         let mut list = BioList::new();
         list.extend(bios.into_iter().map(|mut bio| {
-            (bio.home, bio.start_ns) = (self.index, self.now);
+            (bio.port, bio.start_ns) = (self.index, self.now);
             bio
         }));
         list
@@ -116,12 +116,12 @@ fn read(sector: u64) -> Box<Bio> {
 
 fn submit(scheduler: &Patched, host: &mut Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
     let mut bios = host.batch(bios);
-    scheduler.work(host, &mut bios, Place::Tail);
+    scheduler.work(host, &mut bios, InsertAt::Tail);
     assert!(bios.is_empty());
 }
 
 fn stage(scheduler: &Patched, host: &Channel, bios: impl IntoIterator<Item = Box<Bio>>) {
-    scheduler.stage(host, &mut host.batch(bios), Place::Tail);
+    scheduler.stage(host, &mut host.batch(bios), InsertAt::Tail);
 }
 
 /// Have `then` done while the host's next unit is being dispatched, on another thread, which
@@ -157,13 +157,13 @@ fn batches_are_reversed() {
     for first in BATCHES {
         stage(&mailed, &host, [read(first), read(first + 2)]);
         let mut batch = host.batch([read(first), read(first + 2)]);
-        before.work(&mut host, &mut batch, Place::Tail);
+        before.work(&mut host, &mut batch, InsertAt::Tail);
     }
     // Into the trees, where their deadlines begin.
-    mailed.work(&mut host, &mut BioList::new(), Place::Tail);
-    let order = drain(|host| mailed.work(host, &mut BioList::new(), Place::Tail));
+    mailed.work(&mut host, &mut BioList::new(), InsertAt::Tail);
+    let order = drain(|host| mailed.work(host, &mut BioList::new(), InsertAt::Tail));
     assert_eq!(order, [30, 32, 20, 22, 10, 12]);
-    let order = drain(|host| before.work(host, &mut BioList::new(), Place::Tail));
+    let order = drain(|host| before.work(host, &mut BioList::new(), InsertAt::Tail));
     assert_eq!(order, [10, 12, 20, 22, 30, 32]);
 }
 
@@ -184,17 +184,17 @@ fn deadlines_begin_when_bios_enter_the_trees() {
     };
     // A read at 10 waits for a minute, then comes one at 9000, nearer to the last sector.
     let order = dispatch_late(&|host, bios| {
-        mailed.work(host, bios, Place::Tail);
+        mailed.work(host, bios, InsertAt::Tail);
         if host.now == 0 {
             stage(&mailed, host, [read(10)]);
         }
     });
     assert_eq!(order, [8000, 9000, 10], "nobody saw that 10 was overdue");
     let order = dispatch_late(&|host, bios| {
-        before.work(host, bios, Place::Tail);
+        before.work(host, bios, InsertAt::Tail);
         if host.now == 0 {
             let mut old = host.batch([read(10)]);
-            before.work(host, &mut old, Place::Tail);
+            before.work(host, &mut old, InsertAt::Tail);
         }
     });
     assert_eq!(order, [8000, 10, 9000]);
@@ -219,7 +219,7 @@ fn nothing_merges_into_what_is_staged() {
     submit(&mailed, &mut host, [read(50)]);
     submit(&mailed, &mut host, [read(51)]);
     host.tags = 9;
-    while mailed.work(&mut host, &mut BioList::new(), Place::Tail) {}
+    while mailed.work(&mut host, &mut BioList::new(), InsertAt::Tail) {}
     assert!(host.granted.contains(&(50, 1024)), "in the trees they do: {:?}", host.granted);
 }
 
@@ -241,7 +241,7 @@ fn what_is_staged_is_not_counted_as_queued() {
         assert_eq!(queue.dispatch_one(&mut host, true), Outcome::Granted);
     }
     assert_eq!(host.sectors(), [8000], "before the real-time read, which nobody counts");
-    mailed.work(&mut host, &mut BioList::new(), Place::Tail);
+    mailed.work(&mut host, &mut BioList::new(), InsertAt::Tail);
     assert_eq!(host.sectors()[1], 10);
 }
 
@@ -252,7 +252,7 @@ fn who_finds_the_bit_set_leaves_what_it_brought() {
     meanwhile(&mailed, &mut holder, |mailed| {
         let mut other = Channel::new(1, 9);
         let mut bios = other.batch([read(10), read(20)]);
-        assert!(!mailed.work(&mut other, &mut bios, Place::Tail), "nothing to come again for");
+        assert!(!mailed.work(&mut other, &mut bios, InsertAt::Tail), "nothing to come again for");
         assert_eq!(other.granted, [], "nine tags and two bios, and nothing goes");
         assert!(mailed.has_staged_or_kept());
     });
@@ -260,7 +260,7 @@ fn who_finds_the_bit_set_leaves_what_it_brought() {
     assert_eq!(holder.sectors(), [8000]);
     // The next run of the queue finds them.
     holder.tags = 2;
-    while mailed.work(&mut holder, &mut BioList::new(), Place::Tail) {}
+    while mailed.work(&mut holder, &mut BioList::new(), InsertAt::Tail) {}
     assert_eq!(holder.sectors(), [8000, 10, 20]);
     assert!(!mailed.has_staged_or_kept());
 }

@@ -349,7 +349,7 @@ impl Deadline {
     pub fn insert_all_at_head(&mut self, list: &mut BioList, how: &Insertion) {
         let mut runs: Vec<(Home, BioList)> = Vec::new();
         while let Some(bio) = list.pop() {
-            let home = Home(bio.home);
+            let home = Home(bio.port);
             if runs.last().is_none_or(|(last, _)| *last != home) {
                 runs.push((home, BioList::new()));
             }

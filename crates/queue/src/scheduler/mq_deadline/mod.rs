@@ -22,7 +22,7 @@ mod turn;
 use super::deadline::{
     BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
 };
-use super::{Caller, Exclusive, Place, Port, Scheduler};
+use super::{Caller, Exclusive, InsertAt, Port, Scheduler};
 use crate::config::Config;
 use drystone_core::BioList;
 use drystone_core::clock::Ns;
@@ -67,7 +67,7 @@ impl MqDeadline {
         &self,
         caller: &Caller<'_>,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) -> Option<Guard<'_, Turn>> {
         self.turn.enter(caller.locks, caller.port().index(), bios, place)
     }
@@ -82,9 +82,9 @@ impl MqDeadline {
         intake: &mut Intake,
     ) {
         for (mut list, place) in self.turn.take() {
-            for bio in list.iter().filter(|bio| bio.home != caller.port().index()) {
-                if turn.arrivals.last() != Some(&bio.home) {
-                    turn.arrivals.push(bio.home);
+            for bio in list.iter().filter(|bio| bio.port != caller.port().index()) {
+                if turn.arrivals.last() != Some(&bio.port) {
+                    turn.arrivals.push(bio.port);
                 }
             }
             turn.take_in(trees, caller, intake, &mut list, place);
@@ -141,7 +141,7 @@ impl Scheduler for MqDeadline {
         local: &mut Local,
         caller: &mut Caller<'_>,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) -> bool {
         let Some(mut turn) = self.enter(caller, bios, place) else { return false };
         let trees = turn.trees.take().or_else(|| local.trees.take());
@@ -205,7 +205,7 @@ impl Scheduler for MqDeadline {
 
     fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
         let mut out = BioList::new();
-        let Some(mut turn) = self.enter(caller, &mut BioList::new(), Place::Tail) else {
+        let Some(mut turn) = self.enter(caller, &mut BioList::new(), InsertAt::Tail) else {
             return (out, false);
         };
         let mut trees = turn.trees.take().unwrap_or_default();
@@ -224,7 +224,7 @@ impl Scheduler for MqDeadline {
         });
         trees.insert_all_at_head(&mut head, &caller.insertion());
         while let Some(bio) = others.pop() {
-            trees.insert(Home(bio.home), bio, &caller.insertion());
+            trees.insert(Home(bio.port), bio, &caller.insertion());
         }
         let kept = turn.kept(&trees);
         intake.note(&trees);

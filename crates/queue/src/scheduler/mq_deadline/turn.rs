@@ -9,7 +9,7 @@
 use super::super::deadline::{
     Admission, Deadline, Home, Inserted, Offered, Position, is_sync_read,
 };
-use super::super::{Caller, Place};
+use super::super::{Caller, InsertAt};
 use super::counts::Counts;
 use super::intake::Intake;
 use drystone_core::{Bio, BioList};
@@ -102,9 +102,9 @@ impl Turn {
         caller: &mut Caller<'_>,
         intake: &mut Intake,
         bios: &mut BioList,
-        place: Place,
+        place: InsertAt,
     ) {
-        if place == Place::Head {
+        if place == InsertAt::Head {
             return trees.insert_all_at_head(bios, &caller.insertion());
         }
         while let Some(bio) = bios.pop() {
@@ -126,7 +126,7 @@ impl Turn {
         intake: &mut Intake,
         bio: Box<Bio>,
     ) {
-        let (group, is_read, home) = (bio.op.group(), is_sync_read(bio.op), Home(bio.home));
+        let (group, is_read, home) = (bio.op.group(), is_sync_read(bio.op), Home(bio.port));
         let bio = match trees.merge(home, bio, &caller.insertion()) {
             Ok(inserted) => {
                 caller.count_merged(group);
@@ -166,7 +166,7 @@ impl Caller<'_> {
     #[inline]
     pub(super) fn insert(&self, trees: &mut Deadline, bio: Box<Bio>) -> Inserted {
         let group = bio.op.group();
-        let inserted = trees.insert(Home(bio.home), bio, &self.insertion());
+        let inserted = trees.insert(Home(bio.port), bio, &self.insertion());
         if inserted != Inserted::Kept {
             self.count_merged(group);
         }

@@ -11,7 +11,7 @@
 //! Invariants:
 //! * A bio that the array let pass carries its channel in its trail, so it counts as in flight here
 //!   until it ends, whatever it was divided into.
-//! * The context's `entrusted` counts the items of `traffic`.
+//! * The context's `expected_remote` counts the items of `traffic`.
 //! * A write passes only by a configuration that says that the members know of writes (`is_dirty`).
 
 mod flushes;
@@ -317,7 +317,7 @@ impl Channel for ArrayChannel {
         self.waits_on_peer()
     }
 
-    fn is_over(&mut self) -> bool {
+    fn try_retire(&mut self) -> bool {
         self.conf().is_closed && self.peers.is_alone()
     }
 

@@ -84,7 +84,7 @@ impl Peers {
         item: Box<Bio>,
         locks: &LockCounters,
     ) -> Option<Arc<Message>> {
-        let Some(port) = self.find(item.home, locks) else {
+        let Some(port) = self.find(item.port, locks) else {
             debug_assert!(false, "a port stays open while items of it are in a shard");
             return None;
         };
@@ -130,7 +130,7 @@ mod tests {
         let mut second = open(&shared, Origin::Sync, &locks);
         assert_eq!((first.home(), second.home()), (0, 1));
         let mut item = Bio::flush();
-        item.home = 1;
+        item.port = 1;
         assert_eq!(first.origin_of(1, &locks), Some(Origin::Sync));
         assert_eq!(second.origin_of(0, &locks), Some(Origin::Io));
         assert_eq!(

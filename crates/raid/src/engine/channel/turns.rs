@@ -8,7 +8,7 @@ use crate::engine::shard::{Shard, TurnEffects};
 use crate::engine::shared::{SHARDS, Shared};
 use crate::engine::turn::TurnInput;
 use drystone_core::sync::Guard;
-use drystone_core::turn::{Place, TurnLock};
+use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList, Env};
 
 /// How often a channel works off what others brought to a shard meanwhile, before it leaves that to
@@ -21,10 +21,10 @@ const MANAGERS_PORT: u32 = 0;
 impl ArrayChannel {
     /// Bring a bio, or a part of one, that lies in one region to its shard.
     pub(super) fn bring_item(&mut self, env: &mut Env, shard: usize, mut item: Box<Bio>) {
-        item.home = self.peers.home();
+        item.port = self.peers.home();
         item.status = drystone_core::Status::Ok;
         self.traffic.bring_item();
-        env.entrusted += 1;
+        env.expected_remote += 1;
         self.to_shards.add(shard, item);
     }
 
@@ -97,7 +97,7 @@ impl ArrayChannel {
             // A bio that is published has its holder look, too.
             let guard = match is_changed && brought(self).is_empty() {
                 true => lock.enter_to_recheck(&env.locks, home),
-                false => lock.enter(&env.locks, home, brought(self), Place::Tail),
+                false => lock.enter(&env.locks, home, brought(self), InsertAt::Tail),
             };
             let Some(mut guard) = guard else { return };
             run_turn(self, env, &mut guard);
@@ -120,7 +120,7 @@ impl ArrayChannel {
         if brought(self).is_empty() {
             return;
         }
-        lock.leave_to_others(&env.locks, brought(self), Place::Tail);
+        lock.leave_to_others(&env.locks, brought(self), InsertAt::Tail);
         self.kick(env, MANAGERS_PORT);
     }
 
@@ -210,7 +210,7 @@ impl ArrayChannel {
         }
         let mut done = self.effects.done.take();
         while let Some(item) = done.pop() {
-            if item.home == self.peers.home() {
+            if item.port == self.peers.home() {
                 self.end_item(env, item);
             } else if let Some(doorbell) = self.peers.hand_back(item, &env.locks) {
                 env.notify_lazily(doorbell);
@@ -220,7 +220,7 @@ impl ArrayChannel {
 
     fn end_item(&mut self, env: &mut Env, item: Box<Bio>) {
         self.traffic.end_item();
-        env.entrusted -= 1;
+        env.expected_remote -= 1;
         if !self.traffic.has_items() {
             self.peers.own().clear_foreign();
         }
@@ -251,7 +251,7 @@ fn accept(
         } else if Ticket::is(&bio) {
             shard.accept_ticket(Ticket::of(bio));
         } else {
-            let is_sync = is_sync(bio.home);
+            let is_sync = is_sync(bio.port);
             shard.accept(turn, bio, is_sync, effects);
         }
     }

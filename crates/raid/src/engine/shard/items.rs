@@ -60,7 +60,7 @@ impl Items {
 
     /// The port that an item came through.
     pub(super) fn home(&self, number: u32) -> u32 {
-        self.items[number].bio.home
+        self.items[number].bio.port
     }
 
     pub(super) fn bio(&self, number: u32) -> &Bio {
@@ -104,7 +104,7 @@ impl Items {
             Op::Read => Work::Read,
             _ => Work::Write,
         };
-        (work, item.bio.home)
+        (work, item.bio.port)
     }
 
     /// A stripe is done with a piece of an item, which may be the last one.

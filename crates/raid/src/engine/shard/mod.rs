@@ -133,7 +133,7 @@ impl Shard {
         is_sync: bool,
         out: &mut TurnEffects,
     ) {
-        let home = bio.home;
+        let home = bio.port;
         let number = self.items.insert(bio, is_sync);
         if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;

@@ -9,7 +9,7 @@ use crate::parity::Parity;
 use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
-use drystone_core::turn::{Place, TurnLock};
+use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList, IoBuf, Sector, Status};
 
 /// An array of three members with one shard.
@@ -48,7 +48,7 @@ impl Model {
             // With nothing in its hands it came for the configuration.
             let guard = match brought.is_empty() {
                 true => self.turn.enter_to_recheck(locks, *home),
-                false => self.turn.enter(locks, *home, brought, Place::Tail),
+                false => self.turn.enter(locks, *home, brought, InsertAt::Tail),
             };
             let Some(mut shard) = guard else { return };
             let mut all = brought.take();
