@@ -94,7 +94,8 @@ impl Measure {
     }
 }
 
-const MAKE: &str = "modprobe brd rd_nr=4 rd_size=65536 && modprobe raid456 && mkdir -p /run/mdadm && \
+const MAKE: &str = "modprobe brd rd_nr=4 rd_size=65536 && modprobe raid456 && mkdir -p /run/mdadm \
+    && \
     MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --assume-clean -l 5 -n 4 -c 64 \
     -b none /dev/ram0 /dev/ram1 /dev/ram2 /dev/ram3 2>&1";
 

@@ -317,7 +317,8 @@ for n in range(20):
     at = 4096 * r.randint(0, (size - length) // 4096)
     h.pwrite(r.randbytes(length), at)
 import hashlib
-print(hashlib.sha256(b''.join(h.pread(1 << 20, at) for at in range(0, size >> 20 << 20, 1 << 20))).hexdigest())"
+print(hashlib.sha256(b''.join(h.pread(1 << 20, at) for at in range(0, size >> 20 << 20, 1 << \
+20))).hexdigest())"
             )
         };
         python(server.dir(), &uri, &write(1)).ok();

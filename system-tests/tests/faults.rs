@@ -32,7 +32,8 @@ resident_before = resident_kib()
 {script}
 assert h.pread(4096, 1048576) == b'b' * 4096, 'the bystander is served'
 assert connect().pread(4096, 1048576) == b'b' * 4096, 'a newcomer is served'
-eventually(lambda: descriptors() <= before + 1, f'descriptors leak: {{before}}, now {{descriptors()}}')
+eventually(lambda: descriptors() <= before + 1, f'descriptors leak: {{before}}, now \
+{{descriptors()}}')
 ",
         pid = server.pid(),
     );
@@ -45,9 +46,11 @@ eventually(lambda: descriptors() <= before + 1, f'descriptors leak: {{before}}, 
 fn garbage_on_the_socket() {
     under_attack(
         "
-for garbage in (b'', b'GET / HTTP/1.1\\r\\n\\r\\n', bytes(65536), b'\\xff' * 65536, os.urandom(65536),
+for garbage in (b'', b'GET / HTTP/1.1\\r\\n\\r\\n', bytes(65536), b'\\xff' * 65536, \
+os.urandom(65536),
                 struct.pack('>I', 3) + b'IHAVEOPT' + b'\\xff' * 8,
-                struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>II', 7, 2**32 - 1) + bytes(4096)):
+                struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>II', 7, 2**32 - 1) + \
+                bytes(4096)):
     plain = unix_socket()
     exactly(plain, 18)
     try:
@@ -93,7 +96,8 @@ for _ in range(50):
 for _ in range(10):
     plain = negotiated()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-    plain.sendall(request(WRITE, length=4096, offset=4096) + bytes(4096) + request(FLUSH, length=0)[:9])
+    plain.sendall(request(WRITE, length=4096, offset=4096) + bytes(4096) + request(FLUSH, \
+    length=0)[:9])
     plain.close()",
     );
 }
@@ -128,7 +132,8 @@ fn ten_thousand_half_open_handshakes() {
         "
 import resource
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-assert hard == resource.RLIM_INFINITY or hard > 10100, f'this test needs 10100 descriptors, not {hard}'
+assert hard == resource.RLIM_INFINITY or hard > 10100, f'this test needs 10100 descriptors, not \
+{hard}'
 resource.setrlimit(resource.RLIMIT_NOFILE, (10100, hard))
 path = uri.split('socket=')[1].split('&')[0]
 half_open, full = [], 0

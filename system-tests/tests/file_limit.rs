@@ -79,7 +79,8 @@ fn commands_are_refused_in_a_sentence() {
     make_long(folder.path(), "long.img");
     for engine in ["plain", "auto"] {
         let said = limited(&format!(
-            "bench --device file,path=long.img,engine={engine} --rw write --warmup 1ms --runtime 60s"
+            "bench --device file,path=long.img,engine={engine} --rw write --warmup 1ms --runtime \
+             60s"
         ));
         assert!(said.contains("sector 4096 failed: No space left on device"), "{engine}: {said}");
     }
@@ -137,7 +138,8 @@ assert h.pread(4096, 4 << 20) == b'y' * 4096";
     assert!(server.sigterm().success());
     let said = server.messages();
     assert!(said.contains("device `long`") && said.contains("ulimit -f"), "{said}");
-    let members = "[device.m1]\ntype = \"ram\"\nsize = \"5MiB\"\n[device.m2]\ntype = \"ram\"\nsize = \"5MiB\"\n";
+    let members = "[device.m1]\ntype = \"ram\"\nsize = \"5MiB\"\n[device.m2]\ntype = \"ram\"\nsize \
+        = \"5MiB\"\n";
     let array = "[device.a]\ntype = \"raid5\"\nmembers = [\"v\", \"m1\", \"m2\"]\nforce = true\n";
     let text = file.to_owned() + volume + members + array + &stack::export("vol", "a", "");
     let mut server = Server::spawn_in(&folder, &text, &LIMITED);

@@ -121,8 +121,10 @@ fn a_file_is_as_large_as_its_device_and_holds_what_is_written() {
     let file = files.announced(false);
     assert_eq!(files.run("stat -c '%s %a' \"$1\"", &file).ok(), format!("{} 600\n", 64 << 20));
     let fio = "for direct in 0 1; do for engine in psync libaio io_uring; do \
-               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
-               --io_size=48M --bsrange=4k-256k --iodepth=16 --numjobs=1 --verify=crc32c --output=fio.log; done; done";
+               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw \
+               --size=64M \
+               --io_size=48M --bsrange=4k-256k --iodepth=16 --numjobs=1 --verify=crc32c \
+               --output=fio.log; done; done";
     files.run(fio, &file).ok();
     // The data of two writers of parts of blocks.
     let script = r#"
@@ -180,7 +182,8 @@ assert os.lseek(f, 1 << 20, os.SEEK_HOLE) == (1 << 20) + 65536
     let uri = files.server.uri("vol");
     python(files.server.dir(), &uri, "assert h.pread(65536, 1 << 20) == b'd' * 65536").ok();
     files.server.ask(&["set", "d", "size=32MiB"]).ok();
-    let grown = "for n in $(seq 100); do [ $(stat -c %s \"$1\") = 33554432 ] && exit; sleep 0.1; done; exit 1";
+    let grown = "for n in $(seq 100); do [ $(stat -c %s \"$1\") = 33554432 ] && exit; sleep 0.1; \
+        done; exit 1";
     files.run(grown, &file).ok();
     files
         .run("dd if=/dev/zero of=\"$1\" bs=1M seek=31 count=1 conv=notrunc,fsync 2>&1", &file)
@@ -240,10 +243,12 @@ fn a_loop_device_grows_with_its_device() {
     let size = |files: &Files| files.run("blockdev --getsize64 \"$1\"", &device).ok();
     assert_eq!(size(&files), format!("{}\n", 16 << 20));
     files.server.ask(&["set", "d", "size=48MiB"]).ok();
-    let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 50331648 ] && exit; sleep 0.1; done; exit 1";
+    let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 50331648 ] && exit; \
+        sleep 0.1; done; exit 1";
     files.run(grown, &device).ok();
     // An online resize would need CAP_SYS_RESOURCE.
-    let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \"$1\" mnt && \
+    let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \
+        \"$1\" mnt && \
                 head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = kept ] && \
                 umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
     files.run(fill, &device).ok();
@@ -449,7 +454,8 @@ fn survives_a_killed_server(make: &str, check: &str) {
         files = Files::start_in(&folder, &array("consistency_policy = \"bitmap\""));
         device = files.announced(true);
         files.run(&format!("{{ {check}; }} >check.log 2>&1"), &device).ok();
-        let compared = "mount \"$1\" mnt && cd mnt && md5sum -c --quiet ../sums && rm -f load && cd .. && umount mnt";
+        let compared = "mount \"$1\" mnt && cd mnt && md5sum -c --quiet ../sums && rm -f load && \
+            cd .. && umount mnt";
         files.run(compared, &device).ok();
     }
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
@@ -527,9 +533,12 @@ fn requests_come_over_io_uring() {
     let file = files.announced(false);
     over_ring(&files);
     let fio = "for direct in 0 1; do for engine in psync libaio; do \
-               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
-               --io_size=32M --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 --verify=crc32c --output=fio.log; \
-               done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i 1000:0 \"$1\" /dev/zero; rm -f local-*";
+               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw \
+               --size=64M \
+               --io_size=32M --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 \
+               --verify=crc32c --output=fio.log; \
+               done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i 1000:0 \"$1\" \
+               /dev/zero; rm -f local-*";
     files.run(fio, &file).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
     let text = text + "fuse_loop = true\n";
@@ -588,7 +597,8 @@ fn file_systems_work_on_an_array() {
             // Until the member is back; the rest while it is being rebuilt.
             let mark = fs_mark(8, "-s 65536 -n 40");
             let work = format!(
-                "{mark} && until [ -e added ]; do {mark} || exit 1; done && /usr/bin/python3 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
+                "{mark} && until [ -e added ]; do {mark} || exit 1; done && /usr/bin/python3 \
+                 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
                  sync -f mnt && diff -r /usr/share/perl5 mnt/tree"
             );
             let path = folder.path();

@@ -94,7 +94,8 @@ fn a_stop_waits_for_slow_io() {
     if !requires("nbdsh") {
         return;
     }
-    let slow = "[device.d]\ntype = \"null\"\nsize = \"1MiB\"\nirqmode = \"timer\"\ncompletion_nsec = \"7s\"\n";
+    let slow = "[device.d]\ntype = \"null\"\nsize = \"1MiB\"\nirqmode = \"timer\"\ncompletion_nsec \
+        = \"7s\"\n";
     let mut server = Server::start(&format!("{slow}{}", stack::export("vol", "d", "")));
     let uri = server.uri("vol");
     let script = format!(
@@ -286,7 +287,8 @@ fn one_request_at_a_time_is_enough() {
     let uri = server.uri("vol");
     let script = "
         data = os.urandom(4096)
-        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * 4096) for n in range(32)]
+        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * 4096) for n in \
+        range(32)]
         while writes:
             h.poll(-1)
             writes = [c for c in writes if not h.aio_command_completed(c)]

@@ -189,7 +189,8 @@ fn what_an_array_is_like_is_shown_in_the_words_of_mdadm_and_linux() {
         "            Layout : left-symmetric\n",
         "Consistency Policy : resync\n",
         "              Name : array\n",
-        "       4       0        0        4      active sync   m4\n\n       5       0        0        -      spare   spare\n",
+        "       4       0        0        4      active sync   m4\n\n       5       0        \
+         0        -      spare   spare\n",
     ] {
         assert!(detail.contains(line), "{line:?} is not in {detail}");
     }

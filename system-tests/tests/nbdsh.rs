@@ -50,8 +50,10 @@ fn the_largest_requests() {
         data = os.urandom(most)
         h.pwrite(data, most)
         assert h.pread(most, most) == data
-        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * most) for n in range(3)]
-        writes += [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(b'q' * 4096)), 8192) for _ in range(40)]
+        writes = [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(data)), n * most) for n in \
+        range(3)]
+        writes += [h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(b'q' * 4096)), 8192) for _ in \
+        range(40)]
         buffers = [nbd.Buffer(most) for _ in range(3)]
         def finish(cookies):
             while cookies:
@@ -125,7 +127,8 @@ fn zero_with_no_hole_stays_allocated() {
             assert allocated >= 1048576, allocated
         else:
             kinds = []
-            m.block_status(524288, 0, lambda name, offset, entries, error: kinds.extend(entries[1::2]))
+            m.block_status(524288, 0, lambda name, offset, entries, error: \
+            kinds.extend(entries[1::2]))
             assert kinds and all(kind & nbd.STATE_HOLE == 0 for kind in kinds), kinds",
     );
 }
@@ -193,7 +196,8 @@ fn structured_reads_come_as_one_piece_of_data() {
         def chunks(flags):
             found = []
             data = h.pread_structured(2 * 1048576, 0,
-                lambda part, offset, status, error: found.append((offset, len(part), status)), flags)
+                lambda part, offset, status, error: found.append((offset, len(part), status)), \
+                flags)
             assert bytes(data) == bytes(1048576) + b'd' * 4096 + bytes(1048576 - 4096)
             assert sum(length for _, length, _ in found) == 2 * 1048576
             return found

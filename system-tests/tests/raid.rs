@@ -79,7 +79,8 @@ fn a_killed_array_comes_back() {
         for n in range(64):
             h.pwrite(bytes([n + 1]) * 40000, n * 400000 // 512 * 512 )
         h.flush()
-        buffers = [nbd.Buffer.from_bytearray(bytearray(random.randbytes(100352))) for _ in range(32)]
+        buffers = [nbd.Buffer.from_bytearray(bytearray(random.randbytes(100352))) for _ in \
+        range(32)]
         for n, buffer in enumerate(buffers):
             h.aio_pwrite(buffer, 26000 * 1024 + n * 100352)
         h.poll(0)

@@ -593,7 +593,8 @@ fn what_is_no_array_is_refused_in_a_sentence() {
     let place = "partition 2 (start sector 2048, size 8MiB) is a member of vec:r5-ls 0a0b0c0d:";
     let instead = |name: &str| {
         format!(
-            "; name /dev/loopNp2 instead, where `losetup --read-only --partscan --find --show {name}`, as root, \
+            "; name /dev/loopNp2 instead, where `losetup --read-only --partscan --find --show \
+             {name}`, as root, \
              prints /dev/loopN"
         )
     };

@@ -199,7 +199,8 @@ fn a_client_with_a_certificate_is_known_by_its_name() {
     let tls =
         system_tests::stack::TLS_REQUIRED.replace(" }", ", client_ca = \"DIR/pki/ca-cert.pem\" }");
     let keys = format!(
-        "{tls}\nclients = {{ \"tls:alice\" = \"a\", \"tls:job.example\" = \"j\", \"uid:{}\" = \"u\" }}",
+        "{tls}\nclients = \
+         {{ \"tls:alice\" = \"a\", \"tls:job.example\" = \"j\", \"uid:{}\" = \"u\" }}",
         own_uid()
     );
     let text = stack(&keys, "[group.a]\n[group.j]\n[group.u]");

@@ -149,7 +149,8 @@ fn nothing_is_told_in_plain_text() {
         def answer(option, data=b''):
             plain = unix_socket()
             exactly(plain, 18)
-            plain.sendall(struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>II', option, len(data)) + data)
+            plain.sendall(struct.pack('>I', 3) + b'IHAVEOPT' + struct.pack('>II', option, \
+            len(data)) + data)
             magic, echoed, kind, length = struct.unpack('>QIII', exactly(plain, 20))
             assert magic == 0x3E889045565A9 and echoed == option
             said = exactly(plain, length)
@@ -240,7 +241,8 @@ fn a_certificate_that_has_expired_is_warned_of() {
         { echo 'cn = localhost'; echo 'dns_name = localhost'; echo tls_www_server; echo signing_key
           echo 'activation_date = \"2020-01-01 00:00:00 UTC\"'
           echo 'expiration_date = \"2021-01-01 00:00:00 UTC\"'; } > old.info
-        certtool --generate-certificate --load-ca-certificate ca-cert.pem --load-ca-privkey ca-key.pem \
+        certtool --generate-certificate --load-ca-certificate ca-cert.pem --load-ca-privkey \
+        ca-key.pem \
             --load-privkey server-key.pem --template old.info --outfile old-cert.pem";
     shell(&folder.path().join("pki"), script, &[]).ok();
     let tls = stack::TLS_REQUIRED.replace("server-cert", "old-cert");

@@ -51,7 +51,8 @@ fn few(number: f64) -> String {
 }
 
 /// The head of the table that [`Samples::line`] fills.
-pub const HEAD: &str = "| load | IOPS | CPU ns an I/O | member reads, writes an I/O | locks, wait ns, allocations an I/O |\n|---|---|---|---|---|";
+pub const HEAD: &str = "| load | IOPS | CPU ns an I/O | member reads, writes an I/O | locks, wait \
+    ns, allocations an I/O |\n|---|---|---|---|---|";
 
 impl Samples {
     fn median(&self, of: impl Fn(&Sample) -> f64) -> f64 {

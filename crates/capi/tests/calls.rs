@@ -357,7 +357,8 @@ fn arrays_are_clean_after_the_end() {
 fn what_is_part_of_something_is_only_read() {
     let folder = tempfile::tempdir().unwrap();
     let text = array()
-        + "[device.half]\ntable = \"0 8 linear d 0\"\n[device.d]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+        + "[device.half]\ntable = \"0 8 linear d 0\"\n[device.d]\ntype = \"ram\"\nsize = \
+            \"1MiB\"\n";
     let stack = Stack::open_in(&text, folder.path());
     let mut memory = vec![6u8; 4096];
     for (part, whole) in [("m0", "array"), ("d", "half")] {

@@ -141,7 +141,8 @@ fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
     std::fs::write(&second, vec![0; MIB as usize]).unwrap();
     let Some(reader) = LoopDevice::attach(path, &["--read-only"]) else {
         println!(
-            "SKIPPED a_file_is_opened_anew_beside_loop_devices_as_at_first: no loop device is to be had"
+            "SKIPPED a_file_is_opened_anew_beside_loop_devices_as_at_first: no loop device is to \
+             be had"
         );
         return;
     };
@@ -175,7 +176,8 @@ fn a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits() {
     let block = served.limits().logical_block_size;
     let Some(device) = LoopDevice::attach(&below, &["--sector-size", "4096"]) else {
         println!(
-            "SKIPPED a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits: no loop device is to be had"
+            "SKIPPED a_block_device_in_the_place_of_a_file_is_taken_if_it_is_free_and_fits: no \
+             loop device is to be had"
         );
         return;
     };

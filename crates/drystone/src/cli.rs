@@ -201,7 +201,8 @@ impl ServeArgs {
     fn options(self) -> Result<ServeOptions, Failure> {
         if !self.md.is_empty() && !self.readonly {
             return Err(Failure::Usage(
-                "--md serves an array only with --readonly; to write it, make a stack file of it with \
+                "--md serves an array only with --readonly; to write it, make a stack file of it \
+                 with \
                  `drystone md assemble --print IMG...` and serve that"
                     .to_owned(),
             ));

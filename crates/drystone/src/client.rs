@@ -145,7 +145,8 @@ impl Client {
         let line = request(command, arguments) + "\n";
         if line.len() > MAX_LINE_BYTES {
             return Err(Failure::Refused(format!(
-                "`{command}` would take a request of {} bytes, of which a server reads {MAX_LINE_BYTES}: write less, as without comments",
+                "`{command}` would take a request of {} bytes, of which a server reads \
+                 {MAX_LINE_BYTES}: write less, as without comments",
                 line.len()
             )));
         }

@@ -54,7 +54,8 @@ impl Companion {
         let program = own.with_file_name(format!("drystone-{command}"));
         let error = Command::new(&program).args(arguments).exec();
         Failure::Refused(format!(
-            "`drystone {command}` needs the program {}, which cannot be run: {error}; `make {command}` builds it",
+            "`drystone {command}` needs the program {}, which cannot be run: {error}; `make \
+             {command}` builds it",
             program.display()
         ))
     }

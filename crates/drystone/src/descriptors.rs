@@ -41,8 +41,10 @@ pub fn shortage(stack: &StackSpec, threads: u32, limit: u64) -> Option<String> {
     let needed = clients + own + RESERVE;
     (needed > limit && !listeners.is_empty()).then(|| {
         format!(
-            "as many clients as max_connections allows need {needed} file descriptors, and the process \
-             may have {limit}: further ones are closed at once; lower max_connections, or raise the hard \
+            "as many clients as max_connections allows need {needed} file descriptors, and the \
+             process \
+             may have {limit}: further ones are closed at once; lower max_connections, or raise \
+             the hard \
              limit (ulimit -Hn, LimitNOFILE= of systemd)"
         )
     })

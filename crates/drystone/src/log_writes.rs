@@ -290,8 +290,10 @@ impl Target<'_> {
             return Ok(range);
         }
         Err(Failure::Refused(format!(
-            "{}: entry {number} of the log (from sector {first} on, {} sectors of {block} bytes) goes beyond its end at \
-             {size} bytes: make it as long as the device that was logged, or leave out later sectors with --end-sector",
+            "{}: entry {number} of the log (from sector {first} on, {} sectors of {block} bytes) \
+             goes beyond its end at \
+             {size} bytes: make it as long as the device that was logged, or leave out later \
+             sectors with --end-sector",
             self.path.display(),
             entry.sectors
         )))
@@ -335,7 +337,8 @@ impl Target<'_> {
         let opened = open_again(self.path)?;
         if Some(opened.size_bytes()) != before {
             return Err(Failure::Refused(format!(
-                "{}: the check after entry {number} has changed its size: it must stay as long as the device was",
+                "{}: the check after entry {number} has changed its size: it must stay as long as \
+                 the device was",
                 self.path.display()
             )));
         }

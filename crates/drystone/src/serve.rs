@@ -62,7 +62,8 @@ pub struct Rescue {
 }
 
 /// How the default stack is changed, where it cannot be served.
-const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder and serve that: \
+const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder \
+    and serve that: \
      `drystone serve --print-default > stack.toml`";
 
 /// How a stack is started: [`crate::server::start`], or a test's own.
@@ -105,8 +106,10 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     signal.wait();
     output::note(&format!(
-        "stopping: flushing devices; I/O that does not end is given up {0} s after files are no longer in use, or when \
-         none has ended for {0} s ({1} s while there is a flush). Press Ctrl-C again to quit at once (unflushed data may be lost).",
+        "stopping: flushing devices; I/O that does not end is given up {0} s after files are no \
+         longer in use, or when \
+         none has ended for {0} s ({1} s while there is a flush). Press Ctrl-C again to quit at \
+         once (unflushed data may be lost).",
         STOP_LIMIT.as_secs(),
         FLUSH_LIMIT.as_secs()
     ));
@@ -322,7 +325,8 @@ fn hints(uris: &[String]) -> Vec<String> {
         let sign = if uri.contains('?') { '&' } else { '?' };
         hints.push(format!("nbdinfo '{uri}{sign}tls-certificates=FOLDER'"));
         hints.push(
-            "# FOLDER has ca-cert.pem and the client's certificate; instead of an address write the \
+            "# FOLDER has ca-cert.pem and the client's certificate; instead of an address write \
+             the \
              name in the server's certificate: docs/tls.md"
                 .to_owned(),
         );
@@ -331,7 +335,8 @@ fn hints(uris: &[String]) -> Vec<String> {
         hints.push(format!("nbdinfo '{uri}'"));
         hints.push(format!("qemu-img convert -p -O qcow2 '{uri}' copy.qcow2"));
         hints.push(format!(
-            "fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 --time_based --runtime=5"
+            "fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=16 \
+             --time_based --runtime=5"
         ));
     }
     let device = uris.iter().find(|uri| uri.starts_with("/dev/loop"));

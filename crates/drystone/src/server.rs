@@ -192,7 +192,8 @@ impl Server {
         move |limit| {
             let _held = ending.leave();
             output::error(&format!(
-                "I/O did not end in {} s and is given up: what was not flushed may be lost, and arrays \
+                "I/O did not end in {} s and is given up: what was not flushed may be lost, and \
+                 arrays \
                  that were not stopped are resynchronised at the next start",
                 limit.as_secs()
             ));

@@ -73,7 +73,8 @@ fn an_array_is_made_and_shown() {
     let folder = folder_with(&[64 * MIB; 4]);
     let told = done(
         folder.path(),
-        "create -l 5 -n 4 --name r5 --homehost vec --uuid 0a0b0c0d:11223344:55667788:00000003 d0 d1 d2 d3",
+        "create -l 5 -n 4 --name r5 --homehost vec --uuid 0a0b0c0d:11223344:55667788:00000003 d0 \
+         d1 d2 d3",
     );
     assert_eq!(
         told,
@@ -123,7 +124,8 @@ fn options_are_those_of_mdadm() {
         bitmap.contains("Chunksize : 64 MB") && bitmap.contains("1 dirty (100.0%)"),
         "{bitmap}"
     );
-    let again = "create --force --level=raid5 --raid-devices=3 --chunk=64KiB --layout=left-asymmetric \
+    let again = "create --force --level=raid5 --raid-devices=3 --chunk=64KiB \
+        --layout=left-asymmetric \
                  --consistency-policy=ppl --metadata=1.1 --size=8M --data-offset=4M d0 missing d5";
     let output = md(folder.path(), again);
     assert!(output.status.success(), "{}", text(&output.stderr));

@@ -190,7 +190,8 @@ fn a_file_that_has_grown_can_be_used() {
     assert!(set.status.success() && set.stdout == b"f size=2MiB\n", "{set:?}");
     let in_bytes = server.run(&["set", "f", "size=2097152"]);
     assert!(in_bytes.status.success() && in_bytes.stdout == b"f size=2MiB\n", "{in_bytes:?}");
-    let note = "warning: `f` has this size until the server stops; to keep it, write size = \"2MiB\" into the stack file\n";
+    let note = "warning: `f` has this size until the server stops; to keep it, write size = \
+        \"2MiB\" into the stack file\n";
     assert_eq!(String::from_utf8(set.stderr).unwrap(), note);
     server.ok(&longer);
     assert_eq!(server.json(&["show", "v"])["size"], 2 << 20);
@@ -228,7 +229,8 @@ fn a_stack_file_names_volumes() {
     let drawn = good(&["check"], check(&["check", "s.toml"]));
     let base = fs::canonicalize(folder.path()).unwrap();
     let tree = format!(
-        "stack s\nexport v  nbd unix:{}/v.sock\n└── v  table  192MiB  striped 3 by 64KiB 192MiB\n    \
+        "stack s\nexport v  nbd unix:{}/v.sock\n└── v  table  192MiB  striped 3 by 64KiB \
+         192MiB\n    \
          ├── r0  ram  64MiB\n    ├── r1  ram  64MiB\n    └── r2  ram  64MiB\n",
         base.display()
     );

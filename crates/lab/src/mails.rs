@@ -22,7 +22,8 @@ struct Mail {
 const MAILS: [Mail; 5] = [
     Mail {
         experiment: "mq-deadline",
-        source: "\"block/mq-deadline: use separate insertion lists\", Bart Van Assche and Jens Axboe, linux-block, January 2024",
+        source: "\"block/mq-deadline: use separate insertion lists\", Bart Van Assche and Jens \
+            Axboe, linux-block, January 2024",
         figures: &[
             &["Device", "Kernel", "IOPS", "sys", "contention", "diff"],
             &["null_blk", "before", "879K", "89%", "93.6%", ""],
@@ -31,7 +32,9 @@ const MAILS: [Mail; 5] = [
             &["nvme0n1", "after", "3162K", "9.9%", "~5.0%", "+250%"],
         ],
         context: "32 threads of fio, 512 B random reads of depth 4, in fours.",
-        lacks: "The mail's threads spin at once on many cores; here they share few, and those that wait give theirs away. So `before` loses less than in the mail. `drystone lab model mq-deadline` models more cores.",
+        lacks: "The mail's threads spin at once on many cores; here they share few, and those that \
+            wait give theirs away. So `before` loses less than in the mail. `drystone lab model \
+            mq-deadline` models more cores.",
     },
     Mail {
         experiment: "dm-poll",
@@ -46,11 +49,14 @@ const MAILS: [Mail; 5] = [
             &["linear, a queue a disk, skipping busy queues", "3", "314k", "354k", "~13%"],
         ],
         context: "io_uring, 128 random reads in flight for each process.",
-        lacks: "No NVMe disk interrupts anybody here: the disks are null devices with a latency, and one core is theirs. Pollers never meet on cores of their own: `drystone lab model dm-poll` models that.",
+        lacks: "No NVMe disk interrupts anybody here: the disks are null devices with a latency, \
+            and one core is theirs. Pollers never meet on cores of their own: `drystone lab model \
+            dm-poll` models that.",
     },
     Mail {
         experiment: "raid5-wait",
-        source: "\"[PATCH 3/3] md/raid5: per hash value and exclusive wait_for_stripe\", Yuanhan Liu, linux-raid, 2015",
+        source: "\"[PATCH 3/3] md/raid5: per hash value and exclusive wait_for_stripe\", Yuanhan \
+            Liu, linux-raid, 2015",
         figures: &[
             &["Case", "", "before", "after", "change"],
             &[
@@ -194,30 +200,37 @@ const MAILS: [Mail; 5] = [
                 "-89.0%",
             ],
         ],
-        context: "fs_mark on btrfs, ext4, xfs and f2fs over ram disks (BRD) and hard disks, files of 4 MiB, each run three times (±: standard deviation).",
-        lacks: "The threads that wait share few cores and sleep instead of spinning. The mail has file systems above: `drystone lab run raid5-fsmark` repeats that. Linux took the change back in 2016, because it could get stuck.",
+        context: "fs_mark on btrfs, ext4, xfs and f2fs over ram disks (BRD) and hard disks, files \
+            of 4 MiB, each run three times (±: standard deviation).",
+        lacks: "The threads that wait share few cores and sleep instead of spinning. The mail has \
+            file systems above: `drystone lab run raid5-fsmark` repeats that. Linux took the \
+            change back in 2016, because it could get stuck.",
     },
     Mail {
         experiment: "blk-throttle",
-        source: "\"blk-throttle: lockless bio processing for no throttle rule group\", Vivek Goyal, linux-kernel, May 2011",
+        source: "\"blk-throttle: lockless bio processing for no throttle rule group\", Vivek \
+            Goyal, linux-kernel, May 2011",
         figures: &[
             &["Kernel", "", "acquisitions", "holdtime-total, us"],
             &["vanilla", "", "2360944", "1850183.07"],
             &["patched", "", "2098599", "1430478.79"],
         ],
         context: "dd of 1 GiB in 4 KiB reads, the request queue's lock, 4 processors and an SSD.",
-        lacks: "The lock was the whole request layer's in the mail, and is the throttle's alone here: more than 11 % of it goes away, all of it.",
+        lacks: "The lock was the whole request layer's in the mail, and is the throttle's alone \
+            here: more than 11 % of it goes away, all of it.",
     },
     Mail {
         experiment: "plug-time",
-        source: "\"block: cache current nsec time in struct blk_plug\", Jens Axboe, linux-block, January 2024",
+        source: "\"block: cache current nsec time in struct blk_plug\", Jens Axboe, linux-block, \
+            January 2024",
         figures: &[
             &["Kernel", "", "IOPS", "read_tsc and ktime_get"],
             &["before", "", "108.3M to 108.4M", "11.86%"],
             &["after", "", "118.6M to 118.8M", "0.76%"],
         ],
         context: "t/io_uring, polled reads in batches of 32 of many fast disks, with statistics.",
-        lacks: "A hundred million I/Os a second take tens of cores. A core that takes tens of nanoseconds an I/O feels the clock all the same.",
+        lacks: "A hundred million I/Os a second take tens of cores. A core that takes tens of \
+            nanoseconds an I/O feels the clock all the same.",
     },
 ];
 
@@ -325,7 +338,9 @@ impl Pages {
 }
 
 const TITLE: &str = "Five mails, repeated";
-const ABOUT: &str = "Each mail's own figures first, as context: another machine, another year. Then what was measured here: `before`, as `mailed`, and `ours`; `none` is without what the mail is about.";
+const ABOUT: &str = "Each mail's own figures first, as context: another machine, another year. \
+    Then what was measured here: `before`, as `mailed`, and `ours`; `none` is without what the \
+    mail is about.";
 const SETTING: &str =
     "Written by `drystone lab run all`; every figure below \"here\" was measured in that run.";
 

@@ -95,7 +95,8 @@ fn an_unknown_experiment_is_refused() {
     let error = run("mq-deadlin", &options(), &mut |_| ()).expect_err("there is none");
     assert_eq!(
         error.to_string(),
-        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder, blk-throttle, blk-throttle-accuracy, raid5-wait, plug-time, raid5-fsmark"
+        "no experiment `mq-deadlin`: there is mq-deadline, dm-poll, reorder, blk-throttle, \
+         blk-throttle-accuracy, raid5-wait, plug-time, raid5-fsmark"
     );
 }
 

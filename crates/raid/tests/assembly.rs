@@ -495,7 +495,8 @@ fn of_two_devices_with_one_number_the_later_counts() {
     assert_eq!(
         why,
         &format!(
-            "old was device {number} of the array before m{spare}: it was removed, or is an old copy"
+            "old was device {number} of the array before m{spare}: it was removed, or is an old \
+             copy"
         )
     );
 }

@@ -67,7 +67,8 @@ impl Cli {
 }
 
 /// What a program without points says.
-const NO_POINTS: &str = "this drystone-sim has no points at which a simulated context could be stopped \
+const NO_POINTS: &str = "this drystone-sim has no points at which a simulated context could be \
+    stopped \
                          inside a call: `make sim` builds one that has";
 
 /// Runs the command line of this process.
@@ -142,7 +143,8 @@ fn one(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let seconds = simulated_ns as f64 / 1e9;
     let seed = order.seed;
     output::print(&format!(
-        "seed {seed}: all well: {ios} I/Os in {seconds:.3} simulated seconds, digest {digest:016x}\n"
+        "seed {seed}: all well: {ios} I/Os in {seconds:.3} simulated seconds, digest \
+         {digest:016x}\n"
     ))?;
     Ok(())
 }
@@ -219,7 +221,8 @@ fn failed(args: &Cli, scenario: &Scenario, order: &Order, outcome: &Outcome) -> 
     let why = (scenario.run)(&order).failure.map(|why| why.to_string()).unwrap_or_default();
     let (all, again) = (outcome.ios, replay(scenario, &order));
     Failure::Report(format!(
-        "error: a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: {again} --trace"
+        "error: a simulated stack has failed, also with {count} of {all} I/Os: {why}\nagain: \
+         {again} --trace"
     ))
 }
 

@@ -74,11 +74,13 @@ pub static ATTRIBUTES: &[Attribute] = &[
     ),
     shown(
         "cut_short",
-        "1 if a file became shorter than its device: all I/O fails until it is opened anew (`reopen`).",
+        "1 if a file became shorter than its device: all I/O fails until it is opened anew \
+         (`reopen`).",
     ),
     shown(
         "path_replaced",
-        "1 if a file's path names another file now, or none: the device goes on with what it opened.",
+        "1 if a file's path names another file now, or none: the device goes on with what it \
+         opened.",
     ),
     shown("stat", "The 17 numbers of /proc/diskstats."),
     shown("inflight", "Reads and writes in flight."),

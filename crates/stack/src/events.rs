@@ -46,11 +46,13 @@ impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Lasting::FlushFailed => {
-                "a flush failed, and what was written before may be lost: none succeeds until the file is \
+                "a flush failed, and what was written before may be lost: none succeeds until the \
+                 file is \
                  opened anew (`drystone reopen`)"
             }
             Lasting::CutShort => {
-                "its file became shorter than the device: all I/O fails until it is opened anew (`drystone reopen`)"
+                "its file became shorter than the device: all I/O fails until it is opened anew \
+                 (`drystone reopen`)"
             }
         })
     }

@@ -170,7 +170,8 @@ fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
         array.name
     );
     let hint = format!(
-        "name the file that holds it, or leave `{name}` out of `members` if another device has replaced it: \
+        "name the file that holds it, or leave `{name}` out of `members` if another device has \
+         replaced it: \
          `drystone md assemble --print {}` prints a stack file of the others",
         others.join(" ")
     );

@@ -38,7 +38,8 @@ pub enum SizeError {
     NotANumber,
     /// A unit that is not in the list.
     #[error(
-        "has an unknown unit: use B, K, M, G, T, P or KiB, MiB, ... (powers of 1024), or KB, MB, ... (powers of 1000)"
+        "has an unknown unit: use B, K, M, G, T, P or KiB, MiB, ... (powers of 1024), or KB, MB, \
+         ... (powers of 1000)"
     )]
     UnknownUnit,
     /// More than 2^64 - 1 bytes.

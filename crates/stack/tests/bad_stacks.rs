@@ -486,7 +486,8 @@ fn unused_devices_are_a_warning() {
 fn members_that_fail_at_each_hiccup_are_a_warning() {
     let leaf = |name: &str, timeout: &str| {
         format!(
-            "[device.{name}]\ntype = \"ram\"\nsize = \"64MiB\"\nqueue = {{ io_timeout = \"{timeout}\" }}\n"
+            "[device.{name}]\ntype = \"ram\"\nsize = \"64MiB\"\nqueue = \
+             {{ io_timeout = \"{timeout}\" }}\n"
         )
     };
     let members = leaf("a", "1s") + &leaf("b", "999ms") + &leaf("c", "30s") + &leaf("alone", "1ms");

@@ -152,7 +152,8 @@ fn sockets_do_not_replace_files() {
     let folder = TempDir::new().unwrap();
     let with = |socket: &str| {
         format!(
-            "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"1MiB\"\n[export.e]\ndevice = \"a\"\nnbd = \"unix:{socket}\"\n"
+            "[device.a]\ntype = \"file\"\npath = \"a.img\"\nsize = \"1MiB\"\n[export.e]\ndevice = \
+             \"a\"\nnbd = \"unix:{socket}\"\n"
         )
     };
     let (word, message, _) = bad(&folder, &with("a.img"));

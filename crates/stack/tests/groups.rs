@@ -179,7 +179,8 @@ fn groups_of_exports_and_clients() {
         (clients("\"tls:a\" = \"/\""), 8, 11, "\"/\"", "no client shows a cert", "client_ca"),
         (
             format!(
-                "{DISK}[export.e]\ndevice = \"disk\"\nnbd = \"tcp:h:1\"\nclients = {{ \"uid:1\" = \"/\" }}"
+                "{DISK}[export.e]\ndevice = \"disk\"\nnbd = \"tcp:h:1\"\nclients = \
+                 {{ \"uid:1\" = \"/\" }}"
             ),
             7,
             23,
@@ -212,7 +213,8 @@ fn the_tree_of_groups_is_drawn() {
         "not exported",
         "└── null  null  250GiB  irqmode none",
         "groups",
-        "├── tenants  disk rbps=209715200 wbps=max riops=max wiops=3000,  null rbps=max wbps=1 riops=max wiops=max",
+        "├── tenants  disk rbps=209715200 wbps=max riops=max wiops=3000,  null rbps=max wbps=1 \
+         riops=max wiops=max",
         "│   ├── b",
         "│   └── a  disk rbps=max wbps=max riops=max wiops=1000",
         "└── last",

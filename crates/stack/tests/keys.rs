@@ -200,7 +200,8 @@ fn stack(kind: &str, form: &str, line: &str) -> String {
     let members = (0..4).map(|n| format!("[device.m{n}]\ntype = 'ram'\nsize = '32MiB'\n"));
     let members: String = members.collect();
     format!(
-        "[device.d]\n{ty}{own}{line}\n{members}[export.e]\ndevice = 'd'\nread_only = true\nnbd = 'unix:e.sock'\n"
+        "[device.d]\n{ty}{own}{line}\n{members}[export.e]\ndevice = 'd'\nread_only = true\nnbd = \
+         'unix:e.sock'\n"
     )
 }
 

@@ -245,7 +245,8 @@ fn devices_of_a_stack_share_an_engine() {
     let folder = TempDir::new().unwrap();
     let device = |name: &str, engine: &str| {
         format!(
-            "[device.{name}]\ntype = \"file\"\npath = \"{name}\"\nsize = \"1MiB\"\nengine = \"{engine}\"\n"
+            "[device.{name}]\ntype = \"file\"\npath = \"{name}\"\nsize = \"1MiB\"\nengine = \
+             \"{engine}\"\n"
         )
     };
     let plain = device("a", "plain") + &device("b", "auto");
@@ -440,7 +441,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
         serde_json::from_str::<serde_json::Value>(&line).unwrap()["result"].take()
     };
     let told = set("a1", "queue/io_timeout", "1");
-    let text = "`a1` may fail as a member of `array` at its first hiccup: take 1s or more; the default is 30s";
+    let text = "`a1` may fail as a member of `array` at its first hiccup: take 1s or more; the \
+        default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"1".into(), &text.into()));
     for (device, attribute, value) in [
         ("a1", "queue/io_timeout", "1000"),
@@ -456,7 +458,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
     }
     // One below a member, by two volumes.
     let told = set("deep", "queue/io_timeout", "20");
-    let text = "`high` may fail as a member of `other` at the first hiccup of `deep` below it: take 1s or more; the default is 30s";
+    let text = "`high` may fail as a member of `other` at the first hiccup of `deep` below it: \
+        take 1s or more; the default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"20".into(), &text.into()));
     // One that was impatient before it became a member.
     let made = Control::new(&runtime, &server)
@@ -485,7 +488,8 @@ fn a_size_that_the_stack_file_does_not_say_is_a_warning() {
     let none = &serde_json::Value::Null;
     assert_eq!(&set("sized", "1MiB")["result"]["warning"], none);
     let told = set("sized", "2MiB");
-    let text = "`sized` has this size until the server stops; to keep it, write size = \"2MiB\" into the stack file";
+    let text = "`sized` has this size until the server stops; to keep it, write size = \"2MiB\" \
+        into the stack file";
     assert_eq!(told["result"]["warning"], text);
     // The file has grown, and its device has its size after the next start too.
     let told = set("grows", "2MiB");

@@ -367,7 +367,8 @@ fn listeners_that_let_everybody_in_are_warned_of() {
     let (encrypted, known) = (tls("required", files), tls("required", &ca));
     let found = |listener: &str, tls: &str| {
         let text = format!(
-            "[device.d]\ntype = \"null\"\n[export.a]\ndevice = \"d\"\nnbd = \"{listener}\"\n{tls}\n[export.b]\ndevice = \"d\"\nnbd = \"{listener}\"\n{tls}\n"
+            "[device.d]\ntype = \"null\"\n[export.a]\ndevice = \"d\"\nnbd = \
+             \"{listener}\"\n{tls}\n[export.b]\ndevice = \"d\"\nnbd = \"{listener}\"\n{tls}\n"
         );
         let source = Source { name: "s.toml".to_owned(), text };
         let stack = parse("s", source, Path::new("/srv")).unwrap_or_else(|e| panic!("{e}"));

@@ -60,7 +60,8 @@ fn run(guest: &mut Guest, array: &Array, script: &str) -> String {
 /// mdadm makes the array, and Linux fills it.
 pub fn make(guest: &mut Guest, array: &Array, writes: &[Write]) {
     let create = format!(
-        "{}mdadm --create /dev/md0 --run --metadata=1.2 {} {} >/dev/null 2>/tmp/e || {{ cat /tmp/e >&2; exit 1; }}\n",
+        "{}mdadm --create /dev/md0 --run --metadata=1.2 {} {} >/dev/null 2>/tmp/e || \
+         {{ cat /tmp/e >&2; exit 1; }}\n",
         array.map(),
         array.shape.options().join(" "),
         devices(array)

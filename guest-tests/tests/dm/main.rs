@@ -256,7 +256,8 @@ fn a_log_of_the_kernels_is_replayed() {
         modprobe dm-mod
         dmsetup create t
         put() {
-            tr '\\0' \"$1\" </dev/zero | dd of=/dev/mapper/t bs=4096 count=$2 seek=$3 iflag=fullblock \
+            tr '\\0' \"$1\" </dev/zero | dd of=/dev/mapper/t bs=4096 count=$2 seek=$3 \
+            iflag=fullblock \
                 oflag=direct conv=notrunc$4 2>/dev/null
         }
         put a 2 1 ,fsync

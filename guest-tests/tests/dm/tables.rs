@@ -19,10 +19,13 @@ pub const MAPPED: [&str; 18] = [
     "0 1 linear /dev/disk/m1 3000",
     "0 777 linear /dev/disk/m1 1313",
     // Members one after another, one twice, and backwards.
-    "0 4096 linear /dev/disk/m0 0\n4096 3001 linear /dev/disk/m1 0\n7097 2500 linear /dev/disk/m2 0\n9597 1503 linear /dev/disk/m3 0",
-    "0 1 linear /dev/disk/m3 7\n1 2 linear /dev/disk/m2 9\n3 3 linear /dev/disk/m1 11\n6 1000 linear /dev/disk/m0 13",
+    "0 4096 linear /dev/disk/m0 0\n4096 3001 linear /dev/disk/m1 0\n7097 2500 linear /dev/disk/m2 \
+     0\n9597 1503 linear /dev/disk/m3 0",
+    "0 1 linear /dev/disk/m3 7\n1 2 linear /dev/disk/m2 9\n3 3 linear /dev/disk/m1 11\n6 1000 \
+     linear /dev/disk/m0 13",
     "0 100 linear /dev/disk/m0 50\n100 100 linear /dev/disk/m1 0\n200 100 linear /dev/disk/m0 0",
-    "0 8 linear /dev/disk/m0 24\n8 8 linear /dev/disk/m0 16\n16 8 linear /dev/disk/m0 8\n24 8 linear /dev/disk/m0 0",
+    "0 8 linear /dev/disk/m0 24\n8 8 linear /dev/disk/m0 16\n16 8 linear /dev/disk/m0 8\n24 8 \
+     linear /dev/disk/m0 0",
     // Stripes: chunks that are powers of two and that are not, of one sector and of the whole.
     "0 8 striped 1 4 /dev/disk/m0 5",
     "0 2000 striped 2 1 /dev/disk/m0 0 /dev/disk/m1 0",
@@ -36,7 +39,8 @@ pub const MAPPED: [&str; 18] = [
     // One member may be several stripes.
     "0 600 striped 3 10 /dev/disk/m0 0 /dev/disk/m0 200 /dev/disk/m0 400",
     // Targets of both kinds in one table; a stripe counts from the beginning of its own line.
-    "0 5 linear /dev/disk/m3 1498\n5 42 striped 2 3 /dev/disk/m0 1 /dev/disk/m2 2\n47 90 striped 3 6 /dev/disk/m1 0 /dev/disk/m2 30 /dev/disk/m0 90\n137 64 linear /dev/disk/m1 64",
+    "0 5 linear /dev/disk/m3 1498\n5 42 striped 2 3 /dev/disk/m0 1 /dev/disk/m2 2\n47 90 striped 3 \
+     6 /dev/disk/m1 0 /dev/disk/m2 30 /dev/disk/m0 90\n137 64 linear /dev/disk/m1 64",
 ];
 
 /// Tables that the kernel refuses, with the message of its log; or that dmsetup refuses, which

@@ -73,7 +73,8 @@ fn a_path_may_have_detours_and_links() {
         let first = files.announced(true);
         let attached = Attached::now(&first);
         files.server.ask(&["set", "d", "size=24MiB"]).ok();
-        let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 25165824 ] && exit; sleep 0.1; done; exit 1";
+        let grown = "for n in $(seq 100); do [ $(blockdev --getsize64 \"$1\") = 25165824 ] && \
+            exit; sleep 0.1; done; exit 1";
         files.run(grown, &first).ok();
         files.server.signal("KILL");
         files.server.wait();
@@ -169,7 +170,8 @@ fn a_stop_waits_for_a_mounted_file_system() {
     assert!(!attached.is_still() && !folder.path().join("vol.img").exists());
     let mut files = Files::start_in(&folder, &looped("vol.img"));
     let device = files.announced(true);
-    let kept = "e2fsck -fn \"$1\" >check.log 2>&1 && mount \"$1\" mnt && md5sum -c --quiet sums; umount mnt";
+    let kept = "e2fsck -fn \"$1\" >check.log 2>&1 && mount \"$1\" mnt && md5sum -c --quiet sums; \
+        umount mnt";
     files.run(kept, &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }

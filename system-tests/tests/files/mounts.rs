@@ -9,7 +9,8 @@ const BYTES: u64 = 16 << 20;
 /// with `LOOP` for its name.
 fn lines_to_try(folder: &Arc<TempDir>, keys: &str) -> Vec<String> {
     let text = format!(
-        "[device.d]\ntype = \"file\"\npath = \"disk.img\"\n{keys}[export.vol]\ndevice = \"d\"\nnbd = \"unix:nbd.sock\"\n{keys}"
+        "[device.d]\ntype = \"file\"\npath = \"disk.img\"\n{keys}[export.vol]\ndevice = \"d\"\nnbd \
+         = \"unix:nbd.sock\"\n{keys}"
     );
     fs::write(folder.path().join("s.toml"), text).expect("a stack file");
     let options = ["s.toml", "--fuse", "vol.img", "--mount"];

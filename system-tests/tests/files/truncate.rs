@@ -4,9 +4,11 @@ use super::*;
 
 /// Fills the file with other data, then makes `sparse.img` of this many MiB, with scattered data.
 fn filled(files: &Files, file: &str, mib: u32) {
-    let line = "tr '\\0' O </dev/zero | dd of=\"$1\" bs=1M count=$2 iflag=fullblock conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; \
+    let line = "tr '\\0' O </dev/zero | dd of=\"$1\" bs=1M count=$2 iflag=fullblock \
+        conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; \
                 rm -f sparse.img; truncate -s $3M sparse.img; \
-                for at in 0 700 5000000 9000001; do printf data | dd of=sparse.img bs=1 seek=$at conv=notrunc 2>>dd.log; done";
+                for at in 0 700 5000000 9000001; do printf data | dd of=sparse.img bs=1 seek=$at \
+                conv=notrunc 2>>dd.log; done";
     let size = fs::metadata(file).expect("the file is there").len() >> 20;
     let (size, mib) = (size.to_string(), mib.to_string());
     shell(files.server.dir(), line, &[file, &size, &mib]).ok();
@@ -28,7 +30,8 @@ fn a_loop_device_stays_as_large_when_its_file_is_cut() {
     let mut files = Files::start(&ends::looped("vol.img"));
     let device = files.announced(true);
     files.run("dd if=/dev/zero of=vol.img bs=1M count=1 2>dd.log", &device).ok();
-    let line = "for n in $(seq 50); do dd if=\"$1\" of=out bs=1M skip=15 iflag=direct 2>dd.log && exit; sleep 0.1; done; cat dd.log; exit 1";
+    let line = "for n in $(seq 50); do dd if=\"$1\" of=out bs=1M skip=15 iflag=direct 2>dd.log && \
+        exit; sleep 0.1; done; cat dd.log; exit 1";
     files.run(line, &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
@@ -62,7 +65,8 @@ fn a_sparse_copy_onto_old_data_is_equal() {
                 filled(&files, &file, mib);
                 let line = format!("{tool} && cmp -n {} sparse.img \"$1\"", mib << 20);
                 files.run(&line, &file).ok();
-                let rest = "s=$(stat -c %s \"$1\"); n=$((s-($2<<20))); [ $n -le 0 ] || cmp -n $n -i $(($2<<20)):0 \"$1\" /dev/zero";
+                let rest = "s=$(stat -c %s \"$1\"); n=$((s-($2<<20))); [ $n -le 0 ] || cmp -n $n \
+                    -i $(($2<<20)):0 \"$1\" /dev/zero";
                 shell(files.server.dir(), rest, &[&file, &mib.to_string()]).ok();
             }
         }
@@ -158,7 +162,8 @@ fn tools_cut_as_they_say() {
         };
         let rest = if letter == 'O' { "tr '\\0' O" } else { "cat" };
         format!(
-            "{{ {written}; head -c $(($2-{begin})) /dev/zero | {rest}; }} | cmp - \"$1\" && [ $(stat -c %s \"$1\") = $2 ]"
+            "{{ {written}; head -c $(($2-{begin})) /dev/zero | {rest}; }} | cmp - \"$1\" && [ \
+             $(stat -c %s \"$1\") = $2 ]"
         )
     };
     for text in [array, ram("").replace("64MiB", "8MiB")] {
@@ -170,7 +175,9 @@ fn tools_cut_as_they_say() {
             let lines = cut.iter().map(|line| (line, false));
             let lines = lines.chain(opened.iter().map(|line| (line, kept)));
             for (line, stays) in lines.chain(own.iter().map(|line| (line, true))) {
-                run("head -c $2 /dev/zero | tr '\\0' O | dd of=\"$1\" bs=1M conv=notrunc,fsync 2>dd.log").ok();
+                run("head -c $2 /dev/zero | tr '\\0' O | dd of=\"$1\" bs=1M conv=notrunc,fsync \
+                    2>dd.log")
+                .ok();
                 let begin = if line.contains("5000") { 5000 } else { 0 };
                 let wanted = all_of(if stays { 'O' } else { '0' }, begin, line);
                 let outcome = run(&format!("{line}; {wanted}"));

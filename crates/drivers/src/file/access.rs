@@ -81,7 +81,8 @@ fn of_device(block: u32, host: Host, options: &FileOptions) -> Choice {
     }
     if let Some(asked) = options.logical_block_size.filter(|asked| *asked < block) {
         return Err(format!(
-            "it has logical blocks of {block} bytes, so logical_block_size cannot be {asked}: leave that out"
+            "it has logical blocks of {block} bytes, so logical_block_size cannot be {asked}: \
+             leave that out"
         ));
     }
     let own = Alignment { memory: SECTOR, offset: block };
@@ -114,12 +115,14 @@ fn of_file(host: Host, options: &FileOptions) -> Choice {
         Direct::Yes => match asked {
             None => Ok(Access {
                 notice: Some(format!(
-                    "has logical blocks of {needed} bytes, which direct I/O needs on its file system"
+                    "has logical blocks of {needed} bytes, which direct I/O needs on its file \
+                     system"
                 )),
                 ..Access::direct(needed, alignment)
             }),
             Some(asked) => Err(format!(
-                "direct I/O needs blocks of {needed} bytes on its file system, and logical_block_size is {asked}: \
+                "direct I/O needs blocks of {needed} bytes on its file system, and \
+                 logical_block_size is {asked}: \
                  make that {needed}, or leave direct out"
             )),
         },
@@ -141,7 +144,8 @@ fn why_buffered(host: Host) -> Option<String> {
     let why = match host.alignment {
         _ if host.in_memory => return None,
         Some(Alignment { offset: needed @ 1..=BLOCK_MAX, .. }) => format!(
-            "direct I/O needs blocks of {needed} bytes on its file system (logical_block_size = {needed} makes it direct)"
+            "direct I/O needs blocks of {needed} bytes on its file system (logical_block_size = \
+             {needed} makes it direct)"
         ),
         Some(alignment) => no_direct(alignment),
         None => "the kernel does not tell what direct I/O needs on its file system".to_owned(),

@@ -33,12 +33,14 @@ pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String
         (false, true) => Err(Error::new(
             ErrorKind::Busy,
             format!(
-                "{} is attached to /dev/{name}, which may write to it: detach it first (losetup --detach /dev/{name})",
+                "{} is attached to /dev/{name}, which may write to it: detach it first (losetup \
+                 --detach /dev/{name})",
                 options.path.display()
             ),
         )),
         (false, false) => Ok(Some(format!(
-            "is attached to /dev/{name} as well, to be read: what is written here may change below its readers"
+            "is attached to /dev/{name} as well, to be read: what is written here may change below \
+             its readers"
         ))),
         (true, true) => Ok(Some(format!(
             "is attached to /dev/{name}, which may write to it while it is read here"

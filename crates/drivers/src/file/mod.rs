@@ -127,7 +127,8 @@ impl File {
         let opened = s.opened();
         if opened.is_cut_short() {
             return Err(Error::invalid(format!(
-                "size: {path} was cut short below the device, which does nothing any more: put back what it \
+                "size: {path} was cut short below the device, which does nothing any more: put \
+                 back what it \
                  held, and open it anew"
             )));
         }

@@ -43,7 +43,8 @@ impl OfflineFile {
         if let Some(limit) = limit_below(&fd, size).filter(|_| !read_only) {
             unlock(&fd);
             return Err(Error::invalid(format!(
-                "{} has {size} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes: raise that first",
+                "{} has {size} bytes, more than the limit of file size (`ulimit -f`), {limit} \
+                 bytes: raise that first",
                 path.display()
             )));
         }

@@ -160,7 +160,8 @@ pub(super) fn open_flags(options: &FileOptions, block_device: bool) -> i32 {
 pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> Option<String> {
     let limit = limit_below(fd, bytes).filter(|_| !options.read_only)?;
     Some(format!(
-        "is longer than the limit of file size (`ulimit -f`), {limit} bytes: writes beyond that fail"
+        "is longer than the limit of file size (`ulimit -f`), {limit} bytes: writes beyond that \
+         fail"
     ))
 }
 

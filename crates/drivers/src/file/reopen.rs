@@ -48,7 +48,8 @@ impl File {
         let _turn = shared.turn()?;
         if shared.is_exchanging() {
             let text = format!(
-                "{}: I/O on the file that was open before this one has not ended: until it has, the path cannot \
+                "{}: I/O on the file that was open before this one has not ended: until it has, \
+                 the path cannot \
                  be opened anew once more",
                 shared.path.display()
             );
@@ -74,7 +75,8 @@ fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Op
     let is_same = claim.identity.is_same(found.identity);
     if !is_same && !replaced {
         return Err(Error::invalid(format!(
-            "{} was replaced, it is not what the device has open: to use what is there now, say --replaced",
+            "{} was replaced, it is not what the device has open: to use what is there now, say \
+             --replaced",
             options.path.display()
         )));
     }
@@ -126,7 +128,8 @@ fn tell_losses(shared: &FileShared, before: &Opened) -> Result<()> {
 fn check_length(shared: &FileShared, size: u64, bytes: u64) -> Result<()> {
     match size < bytes {
         true => Err(Error::invalid(format!(
-            "{} has {size} bytes, fewer than the {bytes} of the device: put back what it held first",
+            "{} has {size} bytes, fewer than the {bytes} of the device: put back what it held \
+             first",
             shared.path.display()
         ))),
         false => Ok(()),
@@ -163,7 +166,8 @@ impl Found {
         let host = if self.block_device { access::logical_block_size(&self.fd) } else { block };
         if host > block {
             return Err(Error::invalid(format!(
-                "{path} has logical blocks of {host} bytes, and the device has smaller ones, of {block}"
+                "{path} has logical blocks of {host} bytes, and the device has smaller ones, of \
+                 {block}"
             )));
         }
         let size = size_of(&self.fd, self.block_device).map_err(|e| Error::os(&path, e))?;

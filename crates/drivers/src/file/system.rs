@@ -100,7 +100,8 @@ pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
 pub(super) fn too_long(what: String, error: io::Error) -> Error {
     let hint = match error.raw_os_error() {
         Some(libc::EFBIG) => {
-            "; the limit of file size (`ulimit -f`) and what its file system takes must be at least that"
+            "; the limit of file size (`ulimit -f`) and what its file system takes must be at \
+             least that"
         }
         _ => "",
     };
@@ -149,7 +150,8 @@ pub(super) fn check_size(path: &Path, size: u64, block: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{}: {size} bytes are not a positive multiple of {block}, a block of it; give a size that is",
+        "{}: {size} bytes are not a positive multiple of {block}, a block of it; give a size that \
+         is",
         path.display()
     )))
 }

@@ -80,7 +80,8 @@ impl Figures {
     /// The summary at the end of a run.
     pub fn lines(&self) -> String {
         format!(
-            "average: {}\nper I/O: {:.1}ns wall, {:.1}ns CPU, {:.4} clock reads, {} lock acquisitions, \
+            "average: {}\nper I/O: {:.1}ns wall, {:.1}ns CPU, {:.4} clock reads, {} lock \
+             acquisitions, \
              {:.1}ns lock wait, {} allocations\n{}\n",
             self.rate().line(),
             1e9 / self.iops(),

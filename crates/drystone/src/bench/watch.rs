@@ -59,7 +59,8 @@ impl Subject {
             .find(|user| user.members().iter().any(|member| member.device == *name));
         match user {
             Some(user) => bail!(
-                "--name: `{name}` is part of `{}`, so it must not be written to; measure `{}`, or only read",
+                "--name: `{name}` is part of `{}`, so it must not be written to; measure `{}`, or \
+                 only read",
                 user.name,
                 user.name
             ),

@@ -80,7 +80,8 @@ fn check_name(name: &str) -> Result<(), Failure> {
     match name.starts_with("/dev/") {
         false => Ok(()),
         true => Err(Failure::Usage(format!(
-            "`{name}` is no array's name: here it is that of its device in the stack, as `drystone md status` \
+            "`{name}` is no array's name: here it is that of its device in the stack, as `drystone \
+             md status` \
              shows it"
         ))),
     }

@@ -142,7 +142,8 @@ fn check_is_no_array(paths: &[PathBuf]) -> Result<(), Failure> {
         |path: &&PathBuf| path.to_string_lossy().starts_with("/dev/md") && !path.exists();
     match paths.first().filter(is_array) {
         Some(path) => Err(Failure::Usage(format!(
-            "{} is the array's device to mdadm; here only members are named: leave it out, and start the \
+            "{} is the array's device to mdadm; here only members are named: leave it out, and \
+             start the \
              array with `drystone serve` or `drystone md assemble`",
             path.display()
         ))),

@@ -149,7 +149,8 @@ impl Device {
         let whence = match self.is_block_device() {
             true => String::new(),
             false => format!(
-                ", where `losetup --read-only --partscan --find --show {path}`, as root, prints /dev/loopN"
+                ", where `losetup --read-only --partscan --find --show {path}`, as root, prints \
+                 /dev/loopN"
             ),
         };
         let (members, devices) = (members.join(" and "), devices.join(" or "));

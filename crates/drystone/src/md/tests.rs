@@ -189,11 +189,13 @@ fn what_is_under_way_is_shown_as_linux_shows_it() {
         ),
         (
             sync("check", 7 << 28, 1 << 20),
-            "[====>................]  check = 24.9% (1835008/7340032) finish=89.6min speed=1024K/sec",
+            "[====>................]  check = 24.9% (1835008/7340032) finish=89.6min \
+             speed=1024K/sec",
         ),
         (
             sync("repair", 7 << 30, 3 << 20),
-            "[===================>.]  resync = 99.9% (7340032/7340032) finish=0.0min speed=3072K/sec",
+            "[===================>.]  resync = 99.9% (7340032/7340032) finish=0.0min \
+             speed=3072K/sec",
         ),
     ] {
         report.sync = sync;

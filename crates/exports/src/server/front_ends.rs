@@ -77,7 +77,8 @@ macro_rules! front_ends {
             fn handle(&mut self, work: &mut Work, event: RingEvent) {
                 match Tag::of_event(event.token.value()) {
                     $($tag => self.$field.handle(work, event),)*
-                    Tag(number) => unreachable!("an event of front end {number}, which there is not"),
+                    Tag(number) => unreachable!("an event of front end {number}, which there is \
+                        not"),
                 }
             }
 

@@ -127,7 +127,8 @@ fn bar(
     let middle = x + width / 2.0;
     let _ = writeln!(
         svg,
-        "<rect class=\"bar\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" fill=\"{}\"/>\
+        "<rect class=\"bar\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" \
+         fill=\"{}\"/>\
          <path class=\"spread\" d=\"M{middle:.1} {low:.1}V{high:.1}\"/>",
         y(0.0, most) - top,
         colour(number)

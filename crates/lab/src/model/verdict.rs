@@ -79,7 +79,8 @@ pub fn lacks(
     [CoreUse::Alone, CoreUse::CoreEach, CoreUse::Shared].into_iter().filter_map(sentence).collect()
 }
 
-const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so locks do not explain it: it lacks what the \
+const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so locks do not \
+    explain it: it lacks what the \
      machine does to threads, which had other cores, or at other times, than the model's.";
 
 fn effect(at: CoreUse, loser: Option<Loser>, too_fast: bool) -> &'static str {

@@ -61,7 +61,8 @@ mod tests {
     const OUTPUT: &str = "\n#  fs_mark  -d  a  -t  2  -n  2  -s  4194304  -S  1  -k  -L  1 \n\
         #\tVersion 3.3, 2 thread(s) starting at Tue Nov 24 02:16:25 2026\n\
         #\tFiles info: size 4194304 bytes, written with an IO size of 16384 bytes per write\n\n\
-        FSUse%        Count         Size    Files/sec     App Overhead\n    69            4      4194304         93.7              124\n";
+        FSUse%        Count         Size    Files/sec     App Overhead\n    69            4      \
+        4194304         93.7              124\n";
 
     #[test]
     fn its_figures_are_found() {

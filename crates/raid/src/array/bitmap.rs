@@ -251,7 +251,8 @@ fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     let (sectors, reserved) = (header.sectors_for(header.sync_size), header.sectors_reserved);
     if reserved != 0 && sectors > reserved.into() {
         return Err(Error::invalid(format!(
-            "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, and {reserved} \
+            "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, \
+             and {reserved} \
              are kept for it",
             disk.name, header.chunk_bytes
         )));

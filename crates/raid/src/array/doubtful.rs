@@ -220,7 +220,8 @@ impl fmt::Display for DoubtfulRanges {
             )?,
             false => write!(
                 f,
-                "all data of member {roles} may be wrong, in {count} ranges of bytes, as no write-intent \
+                "all data of member {roles} may be wrong, in {count} ranges of bytes, as no \
+                 write-intent \
                  bitmap and no whole partial parity log tells what was being written:"
             )?,
         }

@@ -183,7 +183,8 @@ impl fmt::Display for ArrayEvent {
                     if *is_write { "be written" } else { "be read, nor computed from others" };
                 write!(
                     f,
-                    "the block at byte {byte} of `{member}` cannot {why}, and is on its bad block list"
+                    "the block at byte {byte} of `{member}` cannot {why}, and is on its bad block \
+                     list"
                 )?;
                 if *more > 0 {
                     write!(f, " (and {more} more)")?;
@@ -196,7 +197,10 @@ impl fmt::Display for ArrayEvent {
             ArrayEvent::SyncBegan { action, members, percent } => {
                 write!(f, "{} begins at {percent} %", subject(*action, members))?;
                 if *action == SyncAction::Resync {
-                    f.write_str(", because the array was not stopped cleanly, was new, or had members forced in")?;
+                    f.write_str(
+                        ", because the array was not stopped cleanly, was new, or had \
+                        members forced in",
+                    )?;
                 }
                 Ok(())
             }
@@ -252,7 +256,8 @@ mod tests {
         assert!(!first.absorb(&event("m1", 8192, true)) && !first.absorb(&event("m0", 0, false)));
         assert_eq!(
             first.to_string(),
-            "the block at byte 4096 of `m0` cannot be written, and is on its bad block list (and 2 more)"
+            "the block at byte 4096 of `m0` cannot be written, and is on its bad block list (and 2 \
+             more)"
         );
     }
 }

@@ -247,7 +247,8 @@ pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> 
     match ended.iter().find(|(_, status)| !status.is_ok()) {
         None => Ok(()),
         Some((disk, status)) => Err(Error::invalid(format!(
-            "the partial parity log of {} cannot be written: {status}; nothing has been changed: leave it out to \
+            "the partial parity log of {} cannot be written: {status}; nothing has been changed: \
+             leave it out to \
              start without it",
             disk.name
         ))),

@@ -246,7 +246,8 @@ impl Assembly {
     fn changed_since(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         (shape(own) != shape(&self.fresh)).then(|| {
             format!(
-                "{} is of the array before it was changed: it says {}, the array has {}; its events \
+                "{} is of the array before it was changed: it says {}, the array has {}; its \
+                 events \
                  are {}, the array's {}",
                 candidate.name,
                 shape_words(own),
@@ -315,7 +316,8 @@ impl Assembly {
                 return self.no_room(candidate, own);
             }
             return Some(format!(
-                "its superblock says that {size} sectors are used on each member, expected {} as in the freshest \
+                "its superblock says that {size} sectors are used on each member, expected {} as \
+                 in the freshest \
                  one",
                 fresh.size
             ));

@@ -184,7 +184,8 @@ fn check_devices(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Resu
     // A device that is rebuilt has a number behind all others.
     if devices.len() == ROLES && rebuilt(options, devices).is_some() {
         return Err(format!(
-            "{ROLES} devices are named, of which the last member would be rebuilt, expected fewer: with \
+            "{ROLES} devices are named, of which the last member would be rebuilt, expected fewer: \
+             with \
              --force all of the array is resynced instead"
         ));
     }
@@ -238,7 +239,8 @@ fn check_data_offset(data_offset: u64, devices: &[Option<NewDevice>]) -> Result<
     match devices.iter().flatten().find(is_inside) {
         None => Ok(()),
         Some(NewDevice { name, block_sectors, .. }) => Err(format!(
-            "data at sector {data_offset} begins inside a block of {name}, which has {} bytes: the data offset \
+            "data at sector {data_offset} begins inside a block of {name}, which has {} bytes: the \
+             data offset \
              has to be a multiple of that",
             block_sectors * 512
         )),

@@ -173,7 +173,8 @@ pub fn read<E: fmt::Display>(
     match next {
         Some(_) => Ok(journal),
         None => Err(invalid(format!(
-            "the journal has no block where its superblock says that it begins, at sector {tail} of its data"
+            "the journal has no block where its superblock says that it begins, at sector {tail} \
+             of its data"
         ))),
     }
 }

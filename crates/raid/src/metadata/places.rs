@@ -83,7 +83,8 @@ impl Places {
             Ok(area) => places.bad_blocks = Some(area),
             Err(error) if own.feature_map.contains(Features::BAD_BLOCKS) => {
                 return Err(invalid(format!(
-                    "{error}: what it lists is not known; `mdadm --assemble --update=force-no-bbl` drops it"
+                    "{error}: what it lists is not known; `mdadm --assemble --update=force-no-bbl` \
+                     drops it"
                 )));
             }
             Err(error) => {
@@ -102,7 +103,8 @@ impl Places {
         let check = |name: &str, start: u64| match start.is_multiple_of(block_sectors) {
             true => Ok(()),
             false => Err(invalid(format!(
-                "{name} at sector {start} begins inside a block of the device, which has {} bytes: use a device \
+                "{name} at sector {start} begins inside a block of the device, which has {} bytes: \
+                 use a device \
                  with smaller blocks",
                 block_sectors * SECTOR_SIZE
             ))),
@@ -160,9 +162,12 @@ impl Places {
         let whole = whole_blocks(&area, block_sectors);
         if whole.start != area.start {
             return Some(invalid(format!(
-                "the bitmap begins {} sectors from the superblock, inside a block of the device, which has \
-                 {bytes} bytes, so that neither it nor the superblock can be written without the other: use a \
-                 device with smaller blocks, or have mdadm move it (--grow --bitmap none, then internal)",
+                "the bitmap begins {} sectors from the superblock, inside a block of the device, \
+                 which has \
+                 {bytes} bytes, so that neither it nor the superblock can be written without the \
+                 other: use a \
+                 device with smaller blocks, or have mdadm move it (--grow --bitmap none, then \
+                 internal)",
                 area.start.abs_diff(own.super_offset)
             )));
         }
@@ -172,7 +177,8 @@ impl Places {
         let reached = near.chain([data, superblock]).find(|(_, other)| overlap(&whole, other));
         reached.map(|(name, _)| {
             invalid(format!(
-                "the bitmap ends in a block of the device with {name}, where blocks have {bytes} bytes"
+                "the bitmap ends in a block of the device with {name}, where blocks have {bytes} \
+                 bytes"
             ))
         })
     }

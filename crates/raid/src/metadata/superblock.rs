@@ -531,7 +531,8 @@ impl Superblock {
         let is_on_device = self.size <= self.data_size || self.role() == DevRole::Journal;
         if self.used() == 0 || !is_on_device {
             return Err(invalid(format!(
-                "{} sectors are used on each member, expected at least a chunk of {} and at most the {} for \
+                "{} sectors are used on each member, expected at least a chunk of {} and at most \
+                 the {} for \
                  data",
                 self.size, self.chunk_sectors, self.data_size
             )));

@@ -213,7 +213,8 @@ impl<'a> Builder<'a> {
             format!("logical_block_size = {block}\nphysical_block_size = {physical_block}\n");
         let _ = write!(
             self.text,
-            "[device.{name}]\ntype = \"file\"\npath = \"/sim/{number}\"\nsize = {size}\n{blocks}{queue}"
+            "[device.{name}]\ntype = \"file\"\npath = \"/sim/{number}\"\nsize = \
+             {size}\n{blocks}{queue}"
         );
         self.leaves.push(Leaf {
             name,

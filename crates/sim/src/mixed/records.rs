@@ -105,7 +105,8 @@ fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
         // It went on to its end before it was stopped.
         Some((map, _)) if !map.contains(Features::RECOVERY_OFFSET) => {}
         own => run.world.fail(format!(
-            "d{disk} was rebuilt up to sector {done} when the array was stopped, on record is {own:?}"
+            "d{disk} was rebuilt up to sector {done} when the array was stopped, on record is \
+             {own:?}"
         )),
     }
 }

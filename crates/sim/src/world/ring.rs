@@ -69,7 +69,8 @@ impl State {
             }
             let (events, sleeper, watchers) = (events.len(), *sleeper, watchers.clone());
             let line = format!(
-                "ring {id}: {in_flight} in flight, {events} events, woken {woken}, fiber {sleeper:?} \
+                "ring {id}: {in_flight} in flight, {events} events, woken {woken}, fiber \
+                 {sleeper:?} \
                  sleeps there, watched by {watchers:?}"
             );
             self.note(now, || line);

@@ -46,7 +46,8 @@ const ARRAY: Argument = required("device", NAME, "The array's name.");
 const MEMBER: Argument = required(
     "member",
     FILE,
-    "A device of the stack, or an absolute path of what one stands on; of several: failed, faulty or detached.",
+    "A device of the stack, or an absolute path of what one stands on; of several: failed, faulty \
+     or detached.",
 );
 const PATH_OF_MEMBER: Argument =
     optional("path", FILE, "The absolute path that `member` means if no device is called so.");
@@ -57,10 +58,16 @@ const MEMBERS: Shape = &[
     ("warning", "a sentence on what may come of it, or null"),
 ];
 const ARRAYS: &str = "a list of { name, version, creation_time, level, array_size, used_dev_size, raid_devices, total_devices, active_devices, \
-     working_devices, failed_devices, spare_devices, consistency_policy, bitmap, update_time, state, array_state, read_only, \
-     layout, algorithm, chunk_size, sync, resync_pending, set_name, uuid, events, mismatch_cnt (sectors), suspects (a text on what may be wrong because of a forced start, or null), left_out (sentences on devices that took no part in the start), notices (sentences on what was found damaged then), devices }, sizes in \
-     bytes, times in seconds since 1970; bitmap is null or { pages_used, pages, chunk }; sync is null or { action, done, total, percent, speed (a second) }, of \
-     each member; devices is a list of { device, path, number, major, minor, raid_device, state, replacement, bad_blocks }";
+     working_devices, failed_devices, spare_devices, consistency_policy, bitmap, update_time, \
+     state, array_state, read_only, \
+     layout, algorithm, chunk_size, sync, resync_pending, set_name, uuid, events, mismatch_cnt \
+     (sectors), suspects (a text on what may be wrong because of a forced start, or null), \
+     left_out (sentences on devices that took no part in the start), notices (sentences on what \
+     was found damaged then), devices }, sizes in \
+     bytes, times in seconds since 1970; bitmap is null or { pages_used, pages, chunk }; sync is \
+     null or { action, done, total, percent, speed (a second) }, of \
+     each member; devices is a list of \
+     { device, path, number, major, minor, raid_device, state, replacement, bad_blocks }";
 
 /// All commands.
 pub static COMMANDS: &[Command] = &[
@@ -88,7 +95,8 @@ pub static COMMANDS: &[Command] = &[
             ("attributes", "an object of attribute names with their values as texts"),
             (
                 "modes",
-                "an object of the same names with rw, or ro for those that this device's set refuses",
+                "an object of the same names with rw, or ro for those that this device's set \
+                 refuses",
             ),
         ],
         run: devices::show,
@@ -115,8 +123,10 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "reopen",
-        doc: "Opens the file of a device anew, while it is used: a failed flush and a file that was cut short are \
-              forgotten. What was lost by them stays lost. I/O under way ends with the file that was open before. A member \
+        doc: "Opens the file of a device anew, while it is used: a failed flush and a file that \
+            was cut short are \
+              forgotten. What was lost by them stays lost. I/O under way ends with the file that \
+              was open before. A member \
               that an array has failed stays failed: md-add takes it back.",
         arguments: &[
             required("device", NAME, "The name of a file device, or of an array's member."),
@@ -200,7 +210,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "suspend",
-        doc: "Holds back new I/O of a volume, as dmsetup suspend, and waits until all earlier I/O has ended.",
+        doc: "Holds back new I/O of a volume, as dmsetup suspend, and waits until all earlier I/O \
+            has ended.",
         arguments: &[
             VOLUME,
             optional("noflush", Type::Bool, "Do not wait for what is in flight."),
@@ -211,7 +222,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "resume",
-        doc: "Lets I/O of a volume go on, as dmsetup resume: by the inactive table if there is one, \
+        doc: "Lets I/O of a volume go on, as dmsetup resume: by the inactive table if there is \
+            one, \
               for which it suspends the volume first.",
         arguments: &[VOLUME, WITHIN],
         result: CHANGED,
@@ -219,7 +231,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "message",
-        doc: "Sends words to a target of a volume, as dmsetup message: `mark NAME`, one word, to log-writes. The answer comes when the mark is in the log.",
+        doc: "Sends words to a target of a volume, as dmsetup message: `mark NAME`, one word, to \
+            log-writes. The answer comes when the mark is in the log.",
         arguments: &[
             VOLUME,
             required(
@@ -248,7 +261,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "md-add",
-        doc: "Gives an array a device, as mdadm --add: as the member that it was, if all that it has \
+        doc: "Gives an array a device, as mdadm --add: as the member that it was, if all that it \
+            has \
               missed is marked in the bitmap, else as a spare.",
         arguments: &[
             ARRAY,
@@ -272,7 +286,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "md-remove",
-        doc: "Removes a failed device or a spare from an array, as mdadm --remove; a device that was \
+        doc: "Removes a failed device or a spare from an array, as mdadm --remove; a device that \
+            was \
               opened for the array is closed.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
@@ -301,7 +316,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "md-stop",
-        doc: "Stops an array that nothing uses and removes it, as mdadm --stop: its superblocks say \
+        doc: "Stops an array that nothing uses and removes it, as mdadm --stop: its superblocks \
+            say \
               that it is clean, and devices that were opened for it are closed.",
         arguments: &[ARRAY],
         result: MEMBERS,
@@ -315,7 +331,8 @@ pub static COMMANDS: &[Command] = &[
             required(
                 "members",
                 Type::Text { max: 64 << 10 },
-                "One a line: names of devices, or absolute paths, which are opened if no device stands on them.",
+                "One a line: names of devices, or absolute paths, which are opened if no device \
+                 stands on them.",
             ),
             optional("uuid", Type::Text { max: 64 }, "That of the array: others are left out."),
             optional("run", Type::Bool, "Start degraded, without members that are missing."),
@@ -341,7 +358,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "group-set",
-        doc: "Changes the limits of a throttle group on a device, as a line written to io.max; keys \
+        doc: "Changes the limits of a throttle group on a device, as a line written to io.max; \
+            keys \
               that are not named keep their values.",
         arguments: &[
             required("path", PATH, "The group's path; the root has no limits."),
@@ -363,20 +381,23 @@ pub static COMMANDS: &[Command] = &[
         arguments: &[],
         result: &[(
             "groups",
-            "a list of { path, members (clients in it), io_max }, the root (`/`) first; io_max is a list of { device, rbps, wbps, riops, wiops }; null is max",
+            "a list of { path, members (clients in it), io_max }, the root (`/`) first; io_max is \
+             a list of { device, rbps, wbps, riops, wiops }; null is max",
         )],
         run: groups::list,
     },
     Command {
         name: "group-stat",
-        doc: "Gives the I/O of throttle groups and of those below them, as io.stat; then resets it if asked to. The root (`/`) has what its devices count, which is never reset.",
+        doc: "Gives the I/O of throttle groups and of those below them, as io.stat; then resets it \
+            if asked to. The root (`/`) has what its devices count, which is never reset.",
         arguments: &[
             optional("path", PATH, "The group's path; without it all, each by itself."),
             optional("reset", Type::Bool, "Afterwards count anew from zero."),
         ],
         result: &[(
             "groups",
-            "a list of { path, io_stat }; io_stat is a list of { device, rbytes, wbytes, rios, wios, dbytes, dios }",
+            "a list of { path, io_stat }; io_stat is a list of \
+             { device, rbytes, wbytes, rios, wios, dbytes, dios }",
         )],
         run: groups::stat,
     },
@@ -397,7 +418,8 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "lockstat",
-        doc: "Gives the figures of all lock classes that were used, as /proc/lock_stat has them; then does what \
+        doc: "Gives the figures of all lock classes that were used, as /proc/lock_stat has them; \
+            then does what \
               its arguments ask.",
         arguments: &[
             optional("reset", Type::Bool, "Afterwards count anew from zero."),

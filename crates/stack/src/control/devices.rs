@@ -74,7 +74,8 @@ pub(super) fn reopen(control: &Control<'_>, given: &Arguments) -> Result<Value> 
     let (device, replaced) = (given.text("device"), given.is_on("replaced"));
     let has_ended = control.runtime.reopen(device, replaced).map_err(refusal)?;
     let warning = (!has_ended).then_some(
-        "I/O that was under way has not ended: the file that was open before stays open until it has",
+        "I/O that was under way has not ended: the file that was open before stays open until it \
+         has",
     );
     Ok(json!({ "device": device, "warning": warning }))
 }
@@ -86,7 +87,8 @@ fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String
     let configured = control.runtime.configured_size(device)?;
     (configured != now).then(|| {
         format!(
-            "`{device}` has this size until the server stops; to keep it, write size = \"{}\" into the stack \
+            "`{device}` has this size until the server stops; to keep it, write size = \"{}\" into \
+             the stack \
              file",
             format_size(now)
         )

@@ -43,11 +43,13 @@ pub const CODES: [(&str, &str); 11] = [
     ("bad-table", "the table is wrong, or does not fit what is there; the message says where"),
     (
         "in-use",
-        "an export or a table uses the device, or it holds something; or an export, a client or a group below uses the group",
+        "an export or a table uses the device, or it holds something; or an export, a client or a \
+         group below uses the group",
     ),
     ("timed-out", "the volume did not get quiet in time, or the array did not finish in time"),
     (
         "busy",
-        "another client is changing the device, the array cannot do it now, or too many clients are connected (then the server closes the connection of a new client, or of an idle one)",
+        "another client is changing the device, the array cannot do it now, or too many clients \
+         are connected (then the server closes the connection of a new client, or of an idle one)",
     ),
 ];

@@ -150,7 +150,8 @@ fn changes_of_arrays_arrive_as_they_were_asked_for() {
         (
             "md-assemble",
             json!({ "members": "/a\n/b", "run": true }),
-            "Assemble(Assemble { members: \"/a\\n/b\", uuid: None, run: true, force: false, read_only: false })",
+            "Assemble(Assemble \
+             { members: \"/a\\n/b\", uuid: None, run: true, force: false, read_only: false })",
         ),
     ];
     for (command, mut arguments, expected) in cases {
@@ -266,7 +267,8 @@ fn bad_requests_get_a_code_and_one_sentence() {
         (
             request("group-set", &[("path", "a"), ("line", "disk rbps=0")]),
             "bad-request",
-            "`rbps`: `0` would let nothing pass: write max, or bytes a second from 1 up, as in 200MiB",
+            "`rbps`: `0` would let nothing pass: write max, or bytes a second from 1 up, as in \
+             200MiB",
         ),
         (
             request("group-set", &[("path", "a"), ("line", "dikc rbps=1")]),

@@ -17,7 +17,8 @@ pub(super) fn listeners(stack: &StackSpec, findings: &mut Findings) {
         let has_lists = sharers.iter().all(|at| stack.exports[*at].allow.is_some());
         if export.tls.mode == TlsMode::Optional && export.tls.client_ca.is_some() {
             let span = stack.places.export(&export.name, "tls/mode");
-            let message = "`client_ca` protects nothing: with mode \"optional\" a client that does not encrypt needs no certificate";
+            let message = "`client_ca` protects nothing: with mode \"optional\" a client that does \
+                not encrypt needs no certificate";
             findings.warning(&span, message, "write mode = \"required\"");
         } else if let Some((message, hint)) = open_to_all(listener, &export.tls, has_lists) {
             findings.warning(&span_of(stack, export, listener), message, hint);
@@ -46,13 +47,15 @@ fn open_to_all(
         Listener::Tcp { host, .. } if !is_loopback(host) => Some(match tls.mode {
             TlsMode::Required => (
                 format!(
-                    "everybody in the network can connect to {listener}: TLS without `client_ca` does not ask who a client is"
+                    "everybody in the network can connect to {listener}: TLS without `client_ca` \
+                     does not ask who a client is"
                 ),
                 "add client_ca = \"ca.pem\" to `tls`",
             ),
             _ => (
                 format!(
-                    "everybody in the network can connect to {listener} and read what is sent: it does not require TLS"
+                    "everybody in the network can connect to {listener} and read what is sent: it \
+                     does not require TLS"
                 ),
                 "add tls = { mode = \"required\", ... } with client_ca, or listen on 127.0.0.1",
             ),

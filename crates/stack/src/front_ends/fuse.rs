@@ -178,7 +178,8 @@ impl<'a> MountPath<'a> {
         let (own, their, shown) = (&self.export.name, &other.export.name, self.path.display());
         if self.real != other.real {
             let message = format!(
-                "{shown} of export `{own}` and {} of export `{their}` lie in one another, and one would hide the other",
+                "{shown} of export `{own}` and {} of export `{their}` lie in one another, and one \
+                 would hide the other",
                 other.path.display()
             );
             return Some((message, "give each a path outside of the other's".to_owned()));
@@ -192,7 +193,8 @@ impl<'a> MountPath<'a> {
             return None;
         }
         let message = format!(
-            "exports `{their}` and `{own}` are both to appear as {shown}, but only a folder that exists can be shared"
+            "exports `{their}` and `{own}` are both to appear as {shown}, but only a folder that \
+             exists can be shared"
         );
         Some((message, format!("give each a path of its own, or make a folder: mkdir {shown}")))
     }

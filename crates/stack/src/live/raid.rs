@@ -59,10 +59,12 @@ pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
     let (name, bytes) = (info.name, info.size_bytes);
     Some(match info.kind {
         "file" => format!(
-            "`{name}` has {bytes} bytes, more than the limit of file size (`ulimit -f`), {limit} bytes"
+            "`{name}` has {bytes} bytes, more than the limit of file size (`ulimit -f`), {limit} \
+             bytes"
         ),
         _ => format!(
-            "`{name}` cannot be written as a whole: a file below it is longer than the limit of file size (`ulimit -f`)"
+            "`{name}` cannot be written as a whole: a file below it is longer than the limit of \
+             file size (`ulimit -f`)"
         ),
     })
 }
@@ -158,7 +160,8 @@ impl Opening<'_> {
                 self.add_later()
             ),
             Ok(Start::Degraded { .. }) => format!(
-                "`run = true` in [device.{}] starts the array degraded, without it{}; `drystone md assemble --print {}` \
+                "`run = true` in [device.{}] starts the array degraded, without it{}; `drystone md \
+                 assemble --print {}` \
                  prints a stack file of the others",
                 self.spec.name,
                 self.add_later(),
@@ -252,7 +255,8 @@ impl Opening<'_> {
             _ if read_only => &read_line(members),
             // Nothing of it is lost: what is missing is named, and not to be done without.
             Start::Degraded { unexpected: Some(_) } if assembly.has_replaced() => {
-                "name that device in `members`: `drystone md examine PATH` shows of a file or disk whether it is; \
+                "name that device in `members`: `drystone md examine PATH` shows of a file or disk \
+                 whether it is; \
                  only if it is lost, set `run = true`, which starts the array degraded"
             }
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it degraded",
@@ -301,7 +305,8 @@ fn holds(name: &str, what: &str) -> String {
 /// How a partition becomes a member.
 fn partition_line(disk: &str) -> String {
     format!(
-        "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS linear {disk} START\"; \
+        "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS \
+         linear {disk} START\"; \
          `drystone md examine PATH` tells where partitions lie that are members"
     )
 }

@@ -41,7 +41,8 @@ fn who_of(check: &mut Check<'_>, entry: &Entry) -> Option<Allowed> {
     };
     if who.is_none() {
         let message = format!("`{}` is not a client", shorten(&entry.key));
-        let hint = "write \"tls:NAME\", \"uid:NUMBER\", or \"net:ADDRESS/BITS\" with zeroes behind the bits, as in \"net:192.0.2.0/24\"";
+        let hint = "write \"tls:NAME\", \"uid:NUMBER\", or \"net:ADDRESS/BITS\" with zeroes behind \
+            the bits, as in \"net:192.0.2.0/24\"";
         check.findings.error(&entry.key_span, message, hint);
     }
     who

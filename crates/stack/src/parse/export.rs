@@ -144,7 +144,8 @@ fn check_allow(check: &mut Check<'_>, export: &ExportSpec) {
     if export.fuse.is_some() {
         let span = check.places.get(&format!("export/{}/allow", export.name));
         let message = "`allow` is for NBD, and the export also appears as a file";
-        let hint = "make an export of its own for the file; fuse_mode, fuse_uid and fuse_gid say who may open that";
+        let hint = "make an export of its own for the file; fuse_mode, fuse_uid and fuse_gid say \
+            who may open that";
         check.findings.error(&span, message, hint);
     }
     let has_tcp = export.nbd.iter().any(|place| matches!(place, Listener::Tcp { .. }));

@@ -90,7 +90,8 @@ static RAID: &[Param] = &[
         "members",
         Type::List(&Type::Device),
         Required,
-        "The devices, in any order: their superblocks say which is which. Spares may be among them.",
+        "The devices, in any order: their superblocks say which is which. Spares may be among \
+         them.",
     ),
     param(
         "raid_devices",
@@ -129,7 +130,8 @@ static RAID: &[Param] = &[
         "consistency_policy",
         Type::Choice(&["resync", "bitmap", "ppl"]),
         Unset(
-            "that of the array, for a new one bitmap if a member has more than 100 GiB, else resync",
+            "that of the array, for a new one bitmap if a member has more than 100 GiB, else \
+             resync",
         ),
         "How parity is made consistent after a crash, by mdadm's names.",
     ),
@@ -144,7 +146,8 @@ static RAID: &[Param] = &[
         "run",
         Type::Bool,
         Value("false"),
-        "Start degraded though members are not there on which the superblocks count, as mdadm's --run.",
+        "Start degraded though members are not there on which the superblocks count, as mdadm's \
+         --run.",
     ),
     param(
         "force",
@@ -162,26 +165,31 @@ static FILE: &[Param] = &[
         "size",
         DEVICE_SIZE,
         Unset("the size of the existing file or device"),
-        "Size of the device; a file that does not exist is created sparse with it, a smaller one is refused.",
+        "Size of the device; a file that does not exist is created sparse with it, a smaller one \
+         is refused.",
     ),
     param(
         "create",
         Type::Choice(&["missing", "never", "new"]),
         Value("missing"),
-        "Whether a file may be created: when it is missing, never, or always a new one (an existing file is refused).",
+        "Whether a file may be created: when it is missing, never, or always a new one (an \
+         existing file is refused).",
     ),
     param("mode", Type::Mode, Value("0600"), "File mode of a created file."),
     param(
         "direct",
         Type::Choice(&["auto", "true", "false"]),
         Value("auto"),
-        "O_DIRECT: where the host can do it in blocks of the device's size (auto), always, with logical blocks as large as that needs, or never.",
+        "O_DIRECT: where the host can do it in blocks of the device's size (auto), always, with \
+         logical blocks as large as that needs, or never.",
     ),
     param(
         "detect_holes",
         Type::Choice(&["auto", "true", "false"]),
         Value("auto"),
-        "Whether the file system is asked which ranges are holes, for clients that copy without them; auto does not ask ZFS, of which versions before 2.2.2 called new data a hole (openzfs issue 15526).",
+        "Whether the file system is asked which ranges are holes, for clients that copy without \
+         them; auto does not ask ZFS, of which versions before 2.2.2 called new data a hole \
+         (openzfs issue 15526).",
     ),
     param(
         "engine",
@@ -209,13 +217,15 @@ static NULL: &[Param] = &[
         "completion_nsec",
         Type::Duration { unit: Unit::Nanoseconds, min: 0, max: HOUR },
         Unset("10us with irqmode \"timer\", none with \"thread\""),
-        "Time until completion with irqmode \"timer\", or \"thread\": that thread then keeps time on a core of its own.",
+        "Time until completion with irqmode \"timer\", or \"thread\": that thread then keeps time \
+         on a core of its own.",
     ),
     param(
         "latency",
         Type::Latency,
         Unset("every I/O takes completion_nsec"),
-        "Distribution of the time until completion with irqmode \"timer\" or \"thread\", by percentiles.",
+        "Distribution of the time until completion with irqmode \"timer\" or \"thread\", by \
+         percentiles.",
     ),
     param(
         "seek_min_nsec",
@@ -227,7 +237,9 @@ static NULL: &[Param] = &[
         "seek_max_nsec",
         SEEK,
         Unset("no head"),
-        "Simulates a disk with one head, which serves one I/O after the other: beside its own time each takes seek_min_nsec + (seek_max_nsec - seek_min_nsec) * sqrt(distance / size), or nothing where it begins where the one before it ended; with irqmode \"timer\".",
+        "Simulates a disk with one head, which serves one I/O after the other: beside its own time \
+         each takes seek_min_nsec + (seek_max_nsec - seek_min_nsec) * sqrt(distance / size), or \
+         nothing where it begins where the one before it ended; with irqmode \"timer\".",
     ),
     param(
         "submit_queues",
@@ -245,7 +257,8 @@ static NULL: &[Param] = &[
         "skip_busy",
         Type::Bool,
         Value("true"),
-        "A poll queue that another thread is polling is skipped; without this it is waited for, as Linux did before 2021.",
+        "A poll queue that another thread is polling is skipped; without this it is waited for, as \
+         Linux did before 2021.",
     ),
     param(
         "hw_queue_depth",
@@ -288,7 +301,8 @@ pub static DEVICE_WHAT: &[Param] = &[
         "table",
         Type::List(&Type::Table),
         Unset("required, or `type`"),
-        "A volume: ranges of other devices in dmsetup's table syntax; targets are linear, striped, zero, error, delay, flakey and log-writes.",
+        "A volume: ranges of other devices in dmsetup's table syntax; targets are linear, striped, \
+         zero, error, delay, flakey and log-writes.",
     ),
 ];
 
@@ -304,7 +318,9 @@ pub static DEVICE_COMMON: &[Param] = &[
         "logical_block_size",
         BLOCK_SIZE,
         Unset("the driver's"),
-        "Smallest unit of an I/O: of a block device of the host what that has, or more; of a file 512 bytes if nothing else is said and `direct = true` needs no more; of volumes that of their members.",
+        "Smallest unit of an I/O: of a block device of the host what that has, or more; of a file \
+         512 bytes if nothing else is said and `direct = true` needs no more; of volumes that of \
+         their members.",
     ),
     param(
         "physical_block_size",
@@ -316,6 +332,7 @@ pub static DEVICE_COMMON: &[Param] = &[
         "queue",
         Type::Fields(QUEUE),
         Unset("each key's own default"),
-        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats; an array has neither.",
+        "The request queue's attributes, named as in sysfs; a volume has no queue, only iostats; \
+         an array has neither.",
     ),
 ];

@@ -5,10 +5,12 @@ use super::{HOUR, Param, SECOND, Type, param};
 use crate::duration::Unit;
 
 /// An example of an `allow` table.
-pub const ALLOW_DOC: &str = "a table of clients, as in { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
+pub const ALLOW_DOC: &str = "a table of clients, as in \
+    { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
 
 /// An example of a `clients` table.
-pub const CLIENTS_DOC: &str = "a table of clients and groups, as in { \"uid:1000\" = \"tenants/a\", \"tls:alice\" = \"tenants/b\" }";
+pub const CLIENTS_DOC: &str = "a table of clients and groups, as in \
+    { \"uid:1000\" = \"tenants/a\", \"tls:alice\" = \"tenants/b\" }";
 
 /// A user or group by number; the largest stands for none.
 const USER: Type = Type::Integer { min: 0, max: u32::MAX as u64 - 1 };
@@ -20,25 +22,30 @@ pub static EXPORT: &[Param] = &[
         "nbd",
         Type::List(&Type::Listener),
         Unset("no NBD; then `fuse` is needed"),
-        "Where the NBD server listens; exports that name the same place share it and are told apart by name.",
+        "Where the NBD server listens; exports that name the same place share it and are told \
+         apart by name.",
     ),
     param(
         "fuse",
         Type::Path,
         Unset("no FUSE"),
-        "Where the device appears as a file, by FUSE: a path that is free or an empty file, which becomes the file; or a folder that exists, in which the file has the export's name, and which exports may share.",
+        "Where the device appears as a file, by FUSE: a path that is free or an empty file, which \
+         becomes the file; or a folder that exists, in which the file has the export's name, and \
+         which exports may share.",
     ),
     param(
         "fuse_loop",
         Type::Bool,
         Value("false"),
-        "Also make a loop device of the file, ready for mkfs (needs root), as `serve --mount` does for all.",
+        "Also make a loop device of the file, ready for mkfs (needs root), as `serve --mount` does \
+         for all.",
     ),
     param(
         "fuse_allow_other",
         Type::Bool,
         Value("false"),
-        "Let other users open the file, as `fuse_mode` permits; otherwise only the user who runs the server can, not even root.",
+        "Let other users open the file, as `fuse_mode` permits; otherwise only the user who runs \
+         the server can, not even root.",
     ),
     param(
         "fuse_mode",
@@ -62,27 +69,33 @@ pub static EXPORT: &[Param] = &[
         "fuse_writeback_cache",
         Type::Bool,
         Value("false"),
-        "Let the kernel hold writes back in its page cache until fsync or for some seconds; of files in a folder.",
+        "Let the kernel hold writes back in its page cache until fsync or for some seconds; of \
+         files in a folder.",
     ),
     param(
         "fuse_ignore_truncate",
         Type::Bool,
         Value("false"),
-        "Opening the file with O_TRUNC (as `>` in a shell does), and truncating its path to 0, change nothing, as with a block device; otherwise all of the device becomes zeroes.",
+        "Opening the file with O_TRUNC (as `>` in a shell does), and truncating its path to 0, \
+         change nothing, as with a block device; otherwise all of the device becomes zeroes.",
     ),
     param("read_only", Type::Bool, Value("false"), "Refuse writes of clients."),
     param(
         "allow",
         Type::Allow,
         Unset("every client that can connect"),
-        "The NBD clients that may use the export; for others it does not exist. By a name in the certificate (tls:NAME), by the user id of one on a Unix socket (uid:NUMBER), or by the address (net:ADDRESS or net:ADDRESS/BITS): the first of these that fits counts, and of addresses the smallest network. docs/tls.md",
+        "The NBD clients that may use the export; for others it does not exist. By a name in the \
+         certificate (tls:NAME), by the user id of one on a Unix socket (uid:NUMBER), or by the \
+         address (net:ADDRESS or net:ADDRESS/BITS): the first of these that fits counts, and of \
+         addresses the smallest network. docs/tls.md",
     ),
     param("description", Type::Text { max: 4096 }, Value(""), "Text that clients see in listings."),
     param(
         "default",
         Type::Bool,
         Value("false"),
-        "Also the export of clients that ask for no name; where an address has one export it is that.",
+        "Also the export of clients that ask for no name; where an address has one export it is \
+         that.",
     ),
     param(
         "multi_conn",
@@ -112,7 +125,9 @@ pub static EXPORT: &[Param] = &[
         "clients",
         Type::Clients,
         Unset("all clients: `group`"),
-        "Throttle groups of single clients: by the user id of one on a Unix socket, or by a name (the common name, or a DNS or URI name) in the certificate of one that uses TLS; the certificate goes before the user id.",
+        "Throttle groups of single clients: by the user id of one on a Unix socket, or by a name \
+         (the common name, or a DNS or URI name) in the certificate of one that uses TLS; the \
+         certificate goes before the user id.",
     ),
     param("tls", Type::Fields(TLS), Unset("off"), "Encryption."),
     param(
@@ -155,7 +170,9 @@ pub static EXPORT: &[Param] = &[
         "peer_timeout",
         Type::Duration { unit: Unit::Seconds, min: 2 * SECOND, max: 24 * HOUR },
         Value("5m"),
-        "Time after which a TCP client is given up whose machine acknowledges nothing, or which takes nothing of its replies (TCP_USER_TIMEOUT); an idle one is probed, and stays while its machine answers.",
+        "Time after which a TCP client is given up whose machine acknowledges nothing, or which \
+         takes nothing of its replies (TCP_USER_TIMEOUT); an idle one is probed, and stays while \
+         its machine answers.",
     ),
 ];
 

@@ -127,12 +127,14 @@ pub const FRONT_MERGES: QueueSetting = QueueSetting {
     )
 };
 pub const STRAIGHT: QueueSetting = QueueSetting {
-    attribute_doc: "mq-deadline: 1 if I/O goes straight to the device while nothing waits and tags are free.",
+    attribute_doc: "mq-deadline: 1 if I/O goes straight to the device while nothing waits and tags \
+        are free.",
     ..setting(
         ("straight", "queue/iosched/straight"),
         Type::Bool,
         Unset("true unless the device is a spinning disk"),
-        "mq-deadline: whether I/O goes straight to the device while nothing waits and tags are free.",
+        "mq-deadline: whether I/O goes straight to the device while nothing waits and tags are \
+         free.",
         put_tunable,
     )
 };

@@ -33,7 +33,8 @@ fn sections() -> Vec<Section> {
         ("tls = { ... } of an export", "Encryption of its listeners.", TLS),
         (
             "[group.PATH]",
-            "A throttle group: docs/throttle.md. PATH is a name, or names with `/` between them, then in quotes, as in [group.\"tenants/a\"]; the group above is declared too.",
+            "A throttle group: docs/throttle.md. PATH is a name, or names with `/` between them, \
+             then in quotes, as in [group.\"tenants/a\"]; the group above is declared too.",
             GROUP,
         ),
         ("io of a group", "Its limits.", GROUP_IO),
@@ -190,7 +191,8 @@ pub fn markdown() -> String {
     );
     let _ = write!(
         out,
-        "{INTRO}\n`drystone check FILE` explains a stack or points at what is wrong, `drystone help \
+        "{INTRO}\n`drystone check FILE` explains a stack or points at what is wrong, `drystone \
+         help \
          stack` prints this\npage.\n\n{EXAMPLES}\n## Keys\n"
     );
     for (title, doc, params) in sections() {

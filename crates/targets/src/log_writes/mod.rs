@@ -41,7 +41,8 @@ impl LogWritesSpec {
         let (block, log_block) = (device.limits.logical_block_size, log.limits.logical_block_size);
         if log_block > block {
             return Err(format!(
-                "the log is written in blocks of {block} bytes, as `{}` has them; those of `{}` have \
+                "the log is written in blocks of {block} bytes, as `{}` has them; those of `{}` \
+                 have \
                  {log_block}",
                 device.name, log.name
             ));

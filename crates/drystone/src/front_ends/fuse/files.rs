@@ -73,7 +73,8 @@ impl Files {
             let path = path.display();
             place.remove();
             bail!(
-                "{path}: `fuse_writeback_cache` is for files in a folder, not for a file that is the mount point, whose \
+                "{path}: `fuse_writeback_cache` is for files in a folder, not for a file that is \
+                 the mount point, whose \
                  size the kernel would keep at 0: leave it out, or make {path} a folder"
             );
         }

@@ -109,7 +109,8 @@ fn usable(path: &Path, found: &fs::Metadata, exports: usize) -> anyhow::Result<K
     }
     if !found.is_file() || found.len() > 0 {
         bail!(
-            "{shown} is not an empty file: name one that is, or a path where there is nothing, or an empty folder"
+            "{shown} is not an empty file: name one that is, or a path where there is nothing, or \
+             an empty folder"
         );
     }
     Ok(Kind::File)

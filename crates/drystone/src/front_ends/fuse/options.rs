@@ -38,7 +38,8 @@ impl FileOptions {
         let has_loop = files(stack).any(|fuse| fuse.loop_device);
         if has_loop && !rustix::process::geteuid().is_root() {
             return Err(Failure::Refused(
-                "a loop device (--mount, fuse_loop) needs root: run as root, or leave it out and use the file itself"
+                "a loop device (--mount, fuse_loop) needs root: run as root, or leave it out and \
+                 use the file itself"
                     .to_owned(),
             ));
         }
@@ -53,7 +54,8 @@ impl FileOptions {
         let mut defaults = stack.exports.iter_mut().filter(|export| is_one || export.default);
         let Some(export) = defaults.next() else {
             return Err(Failure::Usage(
-                "--fuse is for the default export, and the stack has none: add default = true to one, \
+                "--fuse is for the default export, and the stack has none: add default = true to \
+                 one, \
                  or write fuse = \"PATH\" into the exports of the stack file"
                     .to_owned(),
             ));

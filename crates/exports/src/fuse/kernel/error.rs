@@ -52,7 +52,8 @@ pub enum MountError {
     },
     /// A server of ours is there.
     #[error(
-        "{path:?} is served already, by a server that has export `{export}` there: stop it first, or name another path"
+        "{path:?} is served already, by a server that has export `{export}` there: stop it first, \
+         or name another path"
     )]
     Served {
         /// The mount point.

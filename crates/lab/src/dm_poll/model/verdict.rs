@@ -29,7 +29,8 @@ const ALWAYS: [&str; 7] = [
 
 /// Of a machine that others used more of, no miss says anything of the model.
 const QUIET: f64 = 0.9;
-const NOT_HAD: &str = "The machine gave others more than a tenth of the cores meanwhile, at other times and for other stretches than the \
+const NOT_HAD: &str = "The machine gave others more than a tenth of the cores meanwhile, at other \
+    times and for other stretches than the \
      model's: measure again when it is quiet.";
 
 /// The error that a modelled figure carries: the worst of what was checked of its table in the same

@@ -110,7 +110,8 @@ fn parse(name: &str, text: &str, low: u64, high: u64) -> Result<u64> {
     match text.trim().parse::<u64>() {
         Ok(n) if (low..=high).contains(&n) => Ok(n),
         _ => Err(Error::invalid(format!(
-            "queue/iosched/{name}: '{text}' is not permitted: a whole number from {low} to {high} is"
+            "queue/iosched/{name}: '{text}' is not permitted: a whole number from {low} to {high} \
+             is"
         ))),
     }
 }

@@ -62,7 +62,8 @@ impl Manager {
                 self.io.release(disk.index);
                 self.record_changes();
                 Err(Error::invalid(format!(
-                    "{name} is not added to {array}: it did not write and flush its superblock and what else a \
+                    "{name} is not added to {array}: it did not write and flush its superblock and \
+                     what else a \
                      member keeps; use another device"
                 )))
             }
@@ -72,7 +73,8 @@ impl Manager {
                 match role.is_none() || self.members.iter().any(is_chosen) {
                     true => Ok(()),
                     false => Err(Error::invalid(format!(
-                        "{name} is not replaced: the spare chosen for it did not write and flush its superblock, \
+                        "{name} is not replaced: the spare chosen for it did not write and flush \
+                         its superblock, \
                          and has failed"
                     ))),
                 }
@@ -195,7 +197,8 @@ impl Manager {
             Some(own) if is_broken && own.set_uuid == self.records.common().set_uuid => {
                 let array = &self.shared.name;
                 Err(busy(format!(
-                    "{array} has lost more members than it may, and adding {name} would destroy what \
+                    "{array} has lost more members than it may, and adding {name} would destroy \
+                     what \
                      it held: stop {array}, and assemble it with --force"
                 )))
             }

@@ -56,7 +56,8 @@ fn a_degraded_start_and_the_resync_after_a_crash_are_told_of() {
         lines(&told),
         [
             "it starts degraded: 4 of 5 members are in sync, and 1 more may fail",
-            "the resync begins at 0 %, because the array was not stopped cleanly, was new, or had members forced in",
+            "the resync begins at 0 %, because the array was not stopped cleanly, was new, or had \
+             members forced in",
             "the resync has ended",
         ]
     );

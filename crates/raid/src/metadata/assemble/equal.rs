@@ -72,7 +72,8 @@ fn check_roles(
     match pairs.find(|(_, one, another)| is_role(*one) && is_role(*another) && one != another) {
         None => Ok(()),
         Some((number, one, another)) => Err(format!(
-            "{name} says that device {number} of the array {}, but {freshest} says that it {}, and neither is \
+            "{name} says that device {number} of the array {}, but {freshest} says that it {}, and \
+             neither is \
              older: leave out the one that is wrong",
             role_words(one),
             role_words(another)
@@ -102,7 +103,8 @@ fn check_logs(
     match other.ppl().is_some() == fresh.ppl().is_some() {
         true => Ok(()),
         false => Err(format!(
-            "{name} says that the array {}, but {freshest} says that it {}, and neither is older: leave out the \
+            "{name} says that the array {}, but {freshest} says that it {}, and neither is older: \
+             leave out the \
              one that is wrong",
             words(other),
             words(fresh)

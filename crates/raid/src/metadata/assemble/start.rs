@@ -67,10 +67,12 @@ fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> 
     match found {
         Some((_, Some(Ok(_)))) => None,
         Some((name, Some(Err(error)))) => Some(format!(
-            "{name}: {error}: {THEN}; start and stop the array with mdadm on Linux, which replays its journal"
+            "{name}: {error}: {THEN}; start and stop the array with mdadm on Linux, which replays \
+             its journal"
         )),
         Some((_, None)) | None => Some(format!(
-            "the array has a journal, which is not among the devices that can be used: {THEN}; name its device \
+            "the array has a journal, which is not among the devices that can be used: {THEN}; \
+             name its device \
              too, or start and stop the array with mdadm on Linux, which replays its journal"
         )),
     }
@@ -181,7 +183,8 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let names = chosen.iter().map(|(_, device)| candidates[*device].name.as_str());
     let names: Vec<&str> = names.collect();
     Start::Force(format!(
-        "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but what \
+        "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but \
+         what \
          was written since then is lost, or mixed with older data{others}",
         disks - parity,
         names.join(", ")

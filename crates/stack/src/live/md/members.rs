@@ -286,7 +286,8 @@ fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> R
     match status.disks.iter().find(|disk| disk.uuid == own.device_uuid) {
         Some(disk) => {
             let message = format!(
-                "`{}` is a copy of `{}`, which the array has: both have the device UUID {}; --force \
+                "`{}` is a copy of `{}`, which the array has: both have the device UUID {}; \
+                 --force \
                  adds it anyway and overwrites its contents",
                 live.name, disk.name, own.device_uuid
             );
