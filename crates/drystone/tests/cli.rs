@@ -314,11 +314,11 @@ fn json_has_the_standard_output_to_itself() {
 fn a_bench_says_that_it_reads_holes() {
     let folder = TempDir::new().unwrap();
     let at = folder.path();
-    let writes = ["bench", "--runtime", "500ms", "--device", "file,path=w.img,size=256MiB"];
+    let writes = ["bench", "--runtime", "2s", "--device", "file,path=w.img,size=256MiB"];
     let output = DRYSTONE.run(at, &[&writes[..], &["--rw", "randwrite"]].concat());
     let told = stderr(&output);
     assert!(told.contains("w.img is sparse: a write to one of its holes"), "{told}");
-    let device = ["bench", "--runtime", "500ms", "--device", "file,path=f.img,size=4MiB"];
+    let device = ["bench", "--runtime", "1s", "--device", "file,path=f.img,size=4MiB"];
     let output = DRYSTONE.run(at, &device);
     assert!(stderr(&output).contains("f.img is sparse"), "{}", stderr(&output));
     let output = DRYSTONE.run(at, &[&device[..], &["--fill"]].concat());
