@@ -1,4 +1,4 @@
-//! What the simulated disk and the oracle cost: `cargo run --release -p drystone-sim --example
+//! The cost of the simulated disk and the oracle: `cargo run --release -p drystone-sim --example
 //! disk_speed [RUNS]`. Each run has a new disk of 4 MiB and 2000 I/Os, mostly of 4 KiB, 16 at once.
 
 use drystone_sim::disk::{Disk, DiskOp, DiskOptions, OpId};
@@ -11,7 +11,7 @@ const SIZE: u64 = 4 << 20;
 const OPERATIONS: u64 = 2000;
 const AT_ONCE: usize = 16;
 
-/// What an operation is to the oracle, if there is one.
+/// An operation as the oracle knows it, if there is an oracle.
 enum Asked {
     Read(ReadId),
     Write(WriteId),
@@ -22,7 +22,7 @@ enum Asked {
 struct Run {
     disk: Option<Disk>,
     oracle: Option<Oracle>,
-    /// What reads give where there is no disk.
+    /// The bytes that reads give where there is no disk.
     contents: Vec<u8>,
     stamp: u64,
     in_flight: VecDeque<(Option<OpId>, Asked, u64, u64)>,

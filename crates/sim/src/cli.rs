@@ -66,7 +66,7 @@ impl Cli {
     }
 }
 
-/// What a program without points says.
+/// The message of a program without points.
 const NO_POINTS: &str = "this drystone-sim has no points at which a simulated context could be \
     stopped \
                          inside a call: `make sim` builds one that has";
@@ -179,7 +179,7 @@ fn many(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What happened, and how often.
+/// The events that happened, and how often.
 fn report(summary: &Summary, took: Duration) -> String {
     let mut text = String::new();
     for (name, count) in summary.counts.iter().filter(|(_, count)| *count > 0) {

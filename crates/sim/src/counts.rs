@@ -1,4 +1,4 @@
-//! What happened in a run, by name: to see that everything is met at all.
+//! Counts of what happened in a run, by name: to see that everything is met at all.
 
 use std::collections::BTreeMap;
 

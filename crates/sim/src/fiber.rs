@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A fiber runs until it pauses; nothing else runs meanwhile.
 //! * `pause` is called on a fiber only; `is_inside` tells.
-//! * A fiber that never ends is never unwound: what is on its stack is left there for ever. That
+//! * A fiber that never ends is never unwound: everything on its stack is left there for ever. That
 //!   happens only after a failure, when the simulation is given up.
 
 #![allow(unsafe_code, reason = "a fiber leaves its stack by a pointer to what called it")]
@@ -29,7 +29,7 @@ pub enum Pause {
     Sleep,
 }
 
-/// What a fiber does.
+/// The function that a fiber runs.
 pub type Body = Box<dyn FnOnce()>;
 
 /// A fiber that has not ended.
@@ -37,7 +37,7 @@ pub(crate) struct Fiber {
     coroutine: Option<Coroutine<(), Pause, (), DefaultStack>>,
 }
 
-/// What came of letting a fiber run.
+/// The outcome of letting a fiber run.
 pub(crate) enum Ran {
     /// It paused.
     Paused(Pause),
@@ -87,8 +87,8 @@ impl Fiber {
         }
     }
 
-    /// Where it pauses: the functions of ours on its stack, the innermost first. It cannot go on
-    /// after this.
+    /// The place where it pauses: the functions of ours on its stack, the innermost first. It
+    /// cannot go on after this.
     pub(crate) fn where_it_is(&mut self) -> String {
         ASKED.set(true);
         let _ = self.resume();
@@ -131,7 +131,7 @@ pub(crate) fn pause(why: Pause) {
     }
 }
 
-/// What a backtrace says of functions of ours.
+/// The part of a backtrace that is about functions of ours.
 fn own_functions(backtrace: &str) -> String {
     let ours = backtrace.lines().map(str::trim).filter(|line| {
         line.contains("drystone_")

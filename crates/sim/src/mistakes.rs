@@ -7,7 +7,7 @@
 pub struct Mistake {
     /// Its name.
     pub name: &'static str,
-    /// What is wrong then.
+    /// The thing that is wrong then.
     pub what: &'static str,
     /// The scenarios that find it.
     pub scenarios: &'static [&'static str],

@@ -7,14 +7,14 @@ use drystone_core::clock::Ns;
 /// A line of a trace: time, fiber, what happened.
 pub type Line = (Ns, String, String);
 
-/// What came of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Why it failed, if it did.
     pub failure: Option<Stuck>,
     /// The I/O that something is wrong with, if it is known.
     pub culprit: Option<u64>,
-    /// What happened.
+    /// Counts of what happened.
     pub counts: Counts,
     /// The same for runs that are the same.
     pub digest: u64,

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::panic;
 
 thread_local! {
-    /// Where the last panic of a fiber of this thread was.
+    /// The place of the last panic of a fiber of this thread.
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -21,7 +21,7 @@ pub fn quiet_panics() {
     }));
 }
 
-/// Where the last panic of a fiber of this thread was; forgets it.
+/// The place of the last panic of a fiber of this thread; forgets it.
 pub(crate) fn panic_place() -> Option<String> {
     PANICKED.take()
 }

@@ -10,7 +10,7 @@ use crate::shrink;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
 
-/// What is simulated.
+/// A scenario that can be simulated.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Its name.
@@ -82,7 +82,7 @@ pub fn scenario(name: &str) -> Option<&'static Scenario> {
     ALL.iter().find(|scenario| scenario.name == name)
 }
 
-/// What came of many seeds.
+/// The outcome of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     /// Seeds that were run.
@@ -91,7 +91,7 @@ pub struct Summary {
     pub ios: u64,
     /// Simulated time.
     pub simulated_ns: u64,
-    /// What happened.
+    /// Counts of what happened.
     pub counts: Counts,
     /// The first seed that failed, with its outcome.
     pub failed: Option<(u64, Outcome)>,
@@ -145,7 +145,7 @@ impl Summary {
     }
 }
 
-/// The fewest I/Os of a seed that fails with which it still does.
+/// The fewest I/Os with which a seed that fails still does.
 pub fn smallest(scenario: &Scenario, order: &Order, ios: u64) -> Keep {
     let fails = |keep: &Keep| {
         let order = Order { keep: Some(keep.clone()), trace: false, ..order.clone() };

@@ -76,7 +76,7 @@ pub struct Scheduler {
     leap: Ns,
 }
 
-/// How a simulation ended that did not go well.
+/// How a simulation that did not go well ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// Somebody found a fault.
@@ -185,7 +185,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Where each fiber is that has not ended. None of them can go on after this.
+    /// The place of each fiber that has not ended. None of them can go on after this.
     pub fn describe(&mut self) -> Vec<String> {
         let living = self.living.clone();
         let mut lines = Vec::new();

@@ -11,7 +11,8 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Threads that a stack is told to have: so many queues has a device that is not told how many.
+/// Threads that a stack is told to have: a device that is not told how many queues to have has so
+/// many.
 const THREADS: u32 = 4;
 
 /// Open the stack that a stack file says. A file named by the number of a disk, as `/sim/0`, is

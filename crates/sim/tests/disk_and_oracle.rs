@@ -12,7 +12,7 @@ use std::ops::Range;
 const SECTORS: u64 = 512;
 const SECTOR: u64 = 512;
 
-/// What the user of the disk has asked for.
+/// An operation that the user of the disk has asked for.
 enum Asked {
     Read(ReadId, Range<u64>),
     Write(WriteId, u64),
@@ -25,7 +25,7 @@ struct User {
     oracle: Oracle,
     rng: Rng,
     now: u64,
-    /// What is in flight, by the time at which it is due.
+    /// Operations in flight, by the time at which each is due.
     due: BTreeMap<(u64, OpId), Asked>,
     /// Sectors that a request begins at a multiple of.
     align: u64,
@@ -149,7 +149,7 @@ impl User {
                 self.disk.come_back();
             }
         }
-        // What was in flight when the power went ends with ENODEV, and nobody hears it.
+        // Each operation in flight when the power went ends with ENODEV, and nobody hears it.
         for (_, id) in std::mem::take(&mut self.due).into_keys() {
             if self.disk.is_in_flight(id) {
                 assert!(self.disk.finish(id).result < 0);

@@ -11,9 +11,9 @@ const FIXED: u64 = 300;
 /// Seeds within which a mistake must be found.
 const FOUND_WITHIN: u64 = 600;
 
-/// Seeds that once failed by a fault of the product, with the change that cured it. What they do
-/// has changed with the simulator since; each fault can be made again by its mistake or is held by
-/// a test of its own.
+/// Seeds that once failed by a fault of the product, with the change that cured it. Their runs have
+/// changed with the simulator since; each fault can be made again by its mistake or is held by a
+/// test of its own.
 const ONCE_FAILED: [(u64, &str); 4] = [
     (42, "core: the part of a part has its memory noted in itself"),
     (76, "core: a plug holds only what its owner submits"),
@@ -21,7 +21,7 @@ const ONCE_FAILED: [(u64, &str); 4] = [
     (467, "targets: who waits for a log watches the context that writes it"),
 ];
 
-/// What the fixed seeds of `mixed` must have met, each at least so often.
+/// The events that the fixed seeds of `mixed` must have met, each at least so often.
 const MET: [(&str, u64); 64] = [
     ("read succeeded", 10_000),
     ("write succeeded", 10_000),
@@ -172,7 +172,7 @@ fn share(scenario: &Scenario) -> u64 {
     if scenario.name == "raid-crash" { 10 } else { 1 }
 }
 
-/// What the fixed seeds of `raid` must have met.
+/// The events that the fixed seeds of `raid` must have met.
 const MET_BY_ARRAYS: [&str; 31] = [
     "on an array",
     "power cut",
@@ -227,7 +227,7 @@ const MET_BY_CRASHES: [&str; 15] = [
     "array: started in a recovery by bitmap",
 ];
 
-/// What the fixed seeds of `raid-metadata` must have met.
+/// The events that the fixed seeds of `raid-metadata` must have met.
 const MET_BY_EDITS: [&str; 12] = [
     "edited: started",
     "edited: refused",
@@ -243,14 +243,14 @@ const MET_BY_EDITS: [&str; 12] = [
     "edited: disks change places",
 ];
 
-/// What the fixed seeds of `bad-sectors` must have met.
+/// The events that the fixed seeds of `bad-sectors` must have met.
 const MET_BY_BAD_SECTORS: [&str; 5] =
     ["on leaf", "on delay", "disk: bad_reads", "disk: bad_writes", "failed"];
 
-/// What the fixed seeds of `nbd` must have met.
+/// The events that the fixed seeds of `nbd` must have met.
 const MET_BY_CLIENTS: [&str; 2] = ["nbd: session", "nbd: part of a block"];
 
-/// What the fixed seeds of `shrinks` must have met.
+/// The events that the fixed seeds of `shrinks` must have met.
 const MET_BY_CUTS: [&str; 7] = [
     "on leaf",
     "on delay",

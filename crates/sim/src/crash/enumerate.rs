@@ -181,7 +181,7 @@ impl<S: Subject> Restarts<'_, S> {
         Some(self.failed(moment, what, &kept, &failed, lines(&world, &scheduler)))
     }
 
-    /// What is told of a restart that failed.
+    /// The report of a restart that failed.
     fn failed(
         &mut self,
         moment: &Moment<S::Known>,
@@ -219,5 +219,5 @@ impl<S: Subject> Restarts<'_, S> {
     }
 }
 
-/// How fibers go on that only look: each until it waits.
+/// How fibers that only look go on: each until it waits.
 const CALM: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 200 };

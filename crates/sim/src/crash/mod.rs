@@ -11,8 +11,9 @@
 //!   restarts     the same stack on each image: is what it holds allowed?
 //! ```
 //!
-//! A moment is just before a disk begins or ends something that is not a read. What the disks hold
-//! changes only then, so that is each of their states, with the most that is known while it lasts.
+//! A moment is just before a disk begins or ends something that is not a read. The contents of the
+//! disks change only then, so that is each of their states, with the most that is known while it
+//! lasts.
 
 mod enumerate;
 mod subsets;
@@ -24,26 +25,26 @@ use crate::disk::Disk;
 use crate::fiber::Body;
 use crate::world::World;
 
-/// What loses its power: disks with a stack on them, a workload, and a judge. The same calls make
-/// the same.
+/// The system that loses its power: disks with a stack on them, a workload, and a judge. The same
+/// calls make the same.
 pub trait Subject: 'static {
-    /// What is known, at one moment, of what the disks must hold.
+    /// Everything that is known, at one moment, of what the disks must hold.
     type Known: Clone + 'static;
 
     /// The disks of the first start, switched on.
     fn disks(&self) -> Vec<Disk>;
 
-    /// What the first fiber does in `world`, which has the disks: the workload. It ends when all is
-    /// done and durable. Called once.
+    /// The body of the first fiber in `world`, which has the disks: the workload. It ends when all
+    /// is done and durable. Called once.
     fn work(&self, world: &World) -> Body;
 
-    /// What is known now. Called while fibers pause or submit to a disk: nothing that is borrowed
-    /// then may be needed for it.
+    /// Everything that is known now. Called while fibers pause or submit to a disk: nothing that is
+    /// borrowed then may be needed for it.
     fn known(&self) -> Self::Known;
 
-    /// What the first fiber does in `world`, which has disks after a cut: start the stack on them,
-    /// compare what it holds with what was known at the cut, and then, if asked, use the stack and
-    /// compare again. [`World::fail`] says what is wrong.
+    /// The body of the first fiber in `world`, which has disks after a cut: start the stack on
+    /// them, compare what it holds with what was known at the cut, and then, if asked, use the
+    /// stack and compare again. [`World::fail`] says what is wrong.
     fn judge(&self, world: &World, known: Self::Known, then_use: bool) -> Body;
 
     /// How many restarts a seed is to take, about, and how many images of a moment there are to be
@@ -53,6 +54,6 @@ pub trait Subject: 'static {
     /// I/Os of the workload that have begun.
     fn ios(&self) -> u64;
 
-    /// What happened in the workload, and in what was judged since.
+    /// Counts of what happened in the workload, and in what was judged since.
     fn counts(&self) -> Counts;
 }

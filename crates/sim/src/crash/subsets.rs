@@ -1,4 +1,4 @@
-//! What a power cut may leave of several disks together.
+//! The states that a power cut may leave of several disks together.
 
 use crate::disk::{DiskSnapshot, Luck};
 use fastrand::Rng;
@@ -12,10 +12,10 @@ const NOTHING: Luck = Luck::UpTo(0);
 /// Each block keeps its newest version.
 const EVERYTHING: Luck = Luck::UpTo(usize::MAX);
 
-/// What a cut may leave of the disks: all of it if that is at most `bound` ways, and whether it is.
-/// Else some, as [`DiskSnapshot::images`] draws them; of several disks, that with nothing kept,
-/// with everything, with one disk's everything and nothing of the others, the other way round, and
-/// random combinations of what each disk alone may keep.
+/// The states that a cut may leave of the disks: all of them if they are at most `bound`, and
+/// whether they are. Else some, as [`DiskSnapshot::images`] draws them; of several disks, that with
+/// nothing kept, with everything, with one disk's everything and nothing of the others, the other
+/// way round, and random combinations of what each disk alone may keep.
 pub(super) fn subsets(
     disks: &[Rc<DiskSnapshot>],
     bound: usize,

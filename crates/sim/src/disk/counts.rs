@@ -1,8 +1,8 @@
-//! What a disk has done and what was really done to its user, for coverage.
+//! Counts of what a disk has done and of what was really done to its user, for coverage.
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// How often a disk did what. It only grows, also over power cuts.
+        /// Counts of everything that a disk did. They only grow, also over power cuts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct DiskCounts {
             $($(#[$doc])* pub $name: u64,)*
@@ -49,7 +49,7 @@ counts! {
     read_errors,
     /// Writes, discards and writes of zeroes that failed by chance.
     write_errors,
-    /// Of the failed ones by chance or by a bad sector: a part had happened.
+    /// Operations that failed by chance or by a bad sector and of which a part had happened.
     partial_writes,
     /// Flushes that failed by chance.
     flush_errors,

@@ -1,4 +1,5 @@
-//! What may be left after the power went: versions of blocks, and which of them luck keeps.
+//! The contents that may be left after the power went: versions of blocks, and which of them luck
+//! keeps.
 //!
 //! ```text
 //!            durable   log, oldest first      in flight
@@ -135,14 +136,14 @@ impl Versions {
     }
 }
 
-/// What a power cut left.
+/// The outcome of a power cut.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Blocks that had more than one version.
     pub blocks: u64,
-    /// Of these, how many kept the newest.
+    /// How many of these kept the newest.
     pub newest: u64,
-    /// Of these, how many kept the durable one.
+    /// How many of these kept the durable one.
     pub durable: u64,
 }
 
@@ -213,10 +214,10 @@ impl DiskSnapshot {
         self.versions.combinations(max)
     }
 
-    /// What a power cut may leave, each as a disk that is switched on and holds nothing that is
-    /// not durable. Every combination if they are at most `bound`; else, of `bound` images: that
-    /// with nothing and that with everything, each block missing, each block alone, everything up
-    /// to each moment, and random ones; where these are too many, some that `rng` draws.
+    /// The images that a power cut may leave, each as a disk that is switched on and holds nothing
+    /// that is not durable. Every combination if they are at most `bound`; else, of `bound` images:
+    /// that with nothing and that with everything, each block missing, each block alone, everything
+    /// up to each moment, and random ones; where these are too many, some that `rng` draws.
     pub fn images(&self, bound: usize, rng: Rng) -> Images<'_> {
         let mut rng = rng;
         let plan = self.lucks(bound, &mut rng);
@@ -273,8 +274,8 @@ impl DiskSnapshot {
 
 impl Disk {
     /// The power goes: each physical block keeps one version from its durable one to its newest,
-    /// in-flight writes included. What is in flight ends with ENODEV when it is finished, and so
-    /// does everything until [`Disk::power_on`].
+    /// in-flight writes included. Each operation in flight ends with ENODEV when it is finished,
+    /// and so does everything until [`Disk::power_on`].
     pub fn power_cut(&mut self) {
         self.counts.power_cuts += 1;
         self.lose_power();

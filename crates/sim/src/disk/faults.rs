@@ -18,8 +18,8 @@ pub struct Faults {
     pub write_error_ppm: u32,
     /// Flushes that end with EIO, per million.
     pub flush_error_ppm: u32,
-    /// A failed flush loses what was not durable: each block keeps some version. Of what is lost,
-    /// some is seen to be lost at once and some only after a power cut, as from a page cache that
+    /// A failed flush loses what was not durable: each block keeps some version. Some of what is
+    /// lost is seen to be lost at once and some only after a power cut, as from a page cache that
     /// holds pages it believes to be clean.
     pub flush_error_drops: bool,
     /// Operations that take 1 to 60 s, per million.
@@ -41,7 +41,7 @@ pub struct Faults {
     pub reads_fail: bool,
     /// Every write and every flush fails with EIO; the writes change nothing.
     pub writes_fail: bool,
-    /// What would have to be allocated gets ENOSPC.
+    /// An operation that would have to allocate space gets ENOSPC.
     pub full: bool,
     /// Reads that give the data of another place, per million. The place is whole blocks away.
     pub misdirect_read_ppm: u32,
@@ -55,7 +55,7 @@ pub struct Faults {
     pub lost_write_ppm: u32,
 }
 
-/// What chance has in store for an operation.
+/// The fate that chance has in store for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Normal,
@@ -70,7 +70,7 @@ pub(super) enum Fate {
     Partial,
 }
 
-/// What kinds of operations the chances tell apart.
+/// The kinds of operations that the chances tell apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,

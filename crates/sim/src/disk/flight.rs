@@ -10,7 +10,7 @@ use super::{DiskCounts, DiskOptions, ENODEV};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 
-/// What a disk is asked to do. Offsets and lengths are bytes.
+/// An operation that a disk is asked to do. Offsets and lengths are bytes.
 #[derive(Clone, Debug)]
 pub enum DiskOp {
     /// Read; a read past the end gets what there is.
@@ -24,7 +24,7 @@ pub enum DiskOp {
     Write {
         /// First byte.
         offset: u64,
-        /// What is written; [`Disk::buffer`] gives one without allocating.
+        /// The data to write; [`Disk::buffer`] gives a buffer without allocating.
         data: Vec<u8>,
         /// Durable when it has finished.
         fua: bool,
@@ -38,7 +38,7 @@ pub enum DiskOp {
         /// How many bytes.
         length: u64,
     },
-    /// Write zeroes; what they cover is allocated.
+    /// Write zeroes; the range that they cover is allocated.
     WriteZeroes {
         /// First byte.
         offset: u64,
@@ -50,9 +50,9 @@ pub enum DiskOp {
 /// A file that was cut off.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// What lay from here on is lost.
+    /// The bytes that lay from here on are lost.
     at: u64,
-    /// Where the file ends now: writes make it longer again.
+    /// The end of the file now: writes make it longer again.
     end: u64,
 }
 
@@ -75,7 +75,7 @@ pub struct Done<'a> {
     /// As a system call's: bytes moved (0 for a flush, the whole length for a discard or a write
     /// of zeroes), or a negative errno.
     pub result: i64,
-    /// What was read: as many bytes as the result says. Empty for everything else.
+    /// The data that was read: as many bytes as the result says. Empty for everything else.
     pub data: &'a [u8],
 }
 
@@ -96,7 +96,7 @@ struct Slot {
     flight: Option<Flight>,
 }
 
-/// Where the data of a read is.
+/// The place of the data of a read.
 #[derive(Debug)]
 pub(super) enum Source {
     None,
@@ -275,10 +275,10 @@ impl Disk {
         self.cut.map_or(self.media.size(), |cut| cut.end)
     }
 
-    /// The file ends after so many bytes from now on, whole units: what lay behind is lost for
-    /// good. A write that reaches farther makes it longer again, with a hole; but its last unit is
-    /// cut off again at once, for a file that has its length again is one that nobody can tell was
-    /// cut.
+    /// The file ends after so many bytes from now on, whole units: the bytes that lay behind are
+    /// lost for good. A write that reaches farther makes it longer again, with a hole; but its last
+    /// unit is cut off again at once, for a file that has its length again is one that nobody can
+    /// tell was cut.
     pub fn cut_off(&mut self, size: u64) {
         assert!(self.cut.is_none(), "it was cut off before");
         assert!(size < self.media.size() && size.is_multiple_of(super::UNIT));
@@ -286,7 +286,7 @@ impl Disk {
         self.end_at(Cut { at: size, end: size });
     }
 
-    /// Where it was cut off.
+    /// The place where it was cut off.
     pub fn cut_at(&self) -> Option<u64> {
         self.cut.map(|cut| cut.at)
     }
@@ -308,12 +308,12 @@ impl Disk {
         self.cut = Some(cut);
     }
 
-    /// What it was made as.
+    /// The options that it was made with.
     pub fn options(&self) -> &DiskOptions {
         &self.options
     }
 
-    /// The disk is larger from now on; what is new reads as zeroes. It never shrinks.
+    /// The disk is larger from now on; the new part reads as zeroes. It never shrinks.
     pub fn grow(&mut self, size: u64) {
         assert!(size >= self.size() && size.is_multiple_of(u64::from(self.options.physical_block)));
         self.media.grow(size);
@@ -325,7 +325,7 @@ impl Disk {
         &mut self.faults
     }
 
-    /// What has happened.
+    /// Counts of what has happened.
     pub fn counts(&self) -> &DiskCounts {
         &self.counts
     }
@@ -335,12 +335,13 @@ impl Disk {
         self.media.buffer()
     }
 
-    /// What reads see now.
+    /// The bytes that reads see now.
     pub fn contents(&self) -> Vec<u8> {
         self.media.cached().to_vec()
     }
 
-    /// What a read of a range would see, filled up with zeroes behind the end of the disk.
+    /// The bytes that a read of a range would see, filled up with zeroes behind the end of the
+    /// disk.
     pub fn contents_of(&self, range: std::ops::Range<usize>) -> Vec<u8> {
         let (mut bytes, size) = (Vec::new(), self.media.size() as usize);
         self.media.cached().read(range.start.min(size)..range.end.min(size), &mut bytes);
@@ -348,7 +349,7 @@ impl Disk {
         bytes
     }
 
-    /// What is surely there after a power cut, but for newer versions.
+    /// The bytes that are surely there after a power cut, but for newer versions.
     pub fn durable(&self) -> Vec<u8> {
         self.media.media().to_vec()
     }
@@ -402,8 +403,8 @@ impl Disk {
         entries
     }
 
-    /// The process that used it was killed: the cache stays. What is in flight is done, not done
-    /// or partly done, each for itself, and ends here; its ids are no longer in flight.
+    /// The process that used it was killed: the cache stays. Each operation in flight is done, not
+    /// done or partly done, by itself, and ends here; its id is no longer in flight.
     pub fn process_killed(&mut self) {
         self.counts.kills += 1;
         let mut flights: Vec<Flight> =

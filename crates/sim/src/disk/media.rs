@@ -1,4 +1,4 @@
-//! What a disk holds: the cache that reads see, the media below it, and what lies between.
+//! The contents of a disk: the cache that reads see, the media below it, and what lies between.
 //!
 //! Invariants:
 //! * `cached` is `media` with the whole log applied in order, but for the `phantoms`.
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     pub seq: u64,
     pub offset: u64,
     pub length: u64,
-    /// What was written; `None` are zeroes.
+    /// The data that was written; `None` are zeroes.
     pub data: Option<Vec<u8>>,
 }
 
@@ -172,7 +172,7 @@ impl Media {
         }
     }
 
-    /// Writes back what is too much for the cache. How many writes it were.
+    /// Writes back what is too much for the cache. Returns how many writes that were.
     pub fn write_back(&mut self, bytes_max: u64) -> u64 {
         let mut written = 0;
         while self.log_bytes > bytes_max {
@@ -229,8 +229,8 @@ impl Media {
         self.durable[block as usize] = self.newest;
     }
 
-    /// The cache forgets a block and reads it from the media. What a lost discard brings back is
-    /// allocated.
+    /// The cache forgets a block and reads it from the media. Contents that a lost discard brings
+    /// back are allocated.
     pub fn forget(&mut self, block: u64) {
         let bytes = self.block_bytes(block);
         let span = bytes.start as usize..bytes.end as usize;
@@ -279,7 +279,8 @@ impl Media {
         self.allocated[(unit / 64) as usize] >> (unit % 64) & 1 == 1
     }
 
-    /// Where, from `at` on and before `end`, the allocation is first as asked; else `end`.
+    /// The first place, from `at` on and before `end`, at which the allocation is as asked; else
+    /// `end`.
     pub fn next(&self, at: u64, end: u64, allocated: bool) -> u64 {
         let end = end.min(self.size());
         let mut units = at / UNIT..end.div_ceil(UNIT);

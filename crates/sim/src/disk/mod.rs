@@ -15,8 +15,8 @@
 //! Promises of an honest disk, and nothing beyond them:
 //! * An operation takes effect at one moment between its begin and its finish. A failed write may
 //!   have happened, each physical block for itself; it never happens after its finish.
-//! * A flush that succeeds makes durable what had *finished* before the flush *began*. What
-//!   finished meanwhile may be covered or not. A FUA write is durable when it has finished.
+//! * A flush that succeeds makes durable what had *finished* before the flush *began*. An operation
+//!   that finished meanwhile may be covered or not. A FUA write is durable when it has finished.
 //! * At a power cut each physical block keeps some version between its durable one and its newest,
 //!   writes in flight included, whatever its neighbours keep. It is never torn.
 //! * A failed flush loses nothing, unless [`Faults::flush_error_drops`] is set.

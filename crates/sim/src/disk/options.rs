@@ -1,9 +1,9 @@
-//! What a disk is like: its size, its cache and how long it takes.
+//! The properties of a disk: its size, its cache and how long it takes.
 
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 
-/// What a disk is like from the start. [`DiskOptions::new`] gives an honest one with a cache.
+/// The properties of a disk from the start. [`DiskOptions::new`] gives an honest one with a cache.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
     /// Bytes; a multiple of `physical_block`.

@@ -1,7 +1,7 @@
 //! How an operation takes effect, with all the faults that are on.
 //!
-//! The order of judgement: no device, the whole device, the end of the device, chance, bad
-//! sectors, space. What is judged bad first decides the result.
+//! The order of judgement: no device, the whole device, the end of the device, chance, bad sectors,
+//! space. The first of these that is judged bad decides the result.
 
 use super::crash;
 use super::faults::Fate;
@@ -11,7 +11,7 @@ use super::{EAGAIN, EINTR, EIO, ENODEV, ENOSPC, SECTOR};
 /// How far away a misdirected transfer lands, in physical blocks.
 const MISDIRECT_BLOCKS_MAX: u64 = 16;
 
-/// What a write of any kind does.
+/// The effect of a write of any kind.
 #[derive(Debug)]
 struct Change {
     offset: u64,
@@ -93,7 +93,7 @@ impl Disk {
         (length as i64, Source::Scratch)
     }
 
-    /// What of a range lies on a disk of `size` bytes.
+    /// How much of a range lies on a disk of `size` bytes.
     fn clip(&mut self, offset: u64, length: u64, size: u64) -> u64 {
         let clipped = length.min(size.saturating_sub(offset));
         self.counts.past_end += u64::from(clipped < length);
@@ -140,7 +140,7 @@ impl Disk {
             self.media.flush(newest.saturating_sub(1));
             return 0;
         }
-        // What took effect meanwhile may be covered or not.
+        // An effect that came meanwhile may be covered or not.
         let more = self.media.newest() - newest;
         let covered = if self.rng.bool() { newest } else { newest + self.rng.u64(0..=more) };
         self.media.flush(covered);

@@ -27,7 +27,7 @@ const LOOK_NS: Ns = 1_000_000;
 const ECHO_NS: Ns = 300_000_000;
 /// A synchronisation that has not come to an end by then never will.
 const PATIENCE_NS: Ns = 3_600_000_000_000;
-/// Where a superblock 1.2 is, and its sectors.
+/// The place of a superblock 1.2, and its sectors.
 pub(super) const SUPERBLOCK: (u64, usize) = (8, 8);
 
 /// The administrator of an array.

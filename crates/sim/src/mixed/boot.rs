@@ -15,10 +15,10 @@ use fastrand::Rng;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Until then a power cut comes that comes while an array is started.
+/// The latest time of a power cut that comes while an array is started.
 const STORM_NS: Ns = 30_000_000;
 
-/// Start the stack; compare everything if it is started `again`. That of an array is now and
+/// Start the stack; compare everything if it is started `again`. The start of an array is now and
 /// then cut off, and begins again.
 pub(super) fn start_stack(run: &Rc<Run>, rng: &mut Rng, again: bool) -> Option<Rc<Started>> {
     loop {

@@ -165,7 +165,7 @@ impl<'a> Builder<'a> {
             }
         }
         if self.targets.is_empty() {
-            // What was taken and found to be too little is free again.
+            // The part that was taken and found to be too little is free again.
             self.leaves[0].next = 0;
             self.plain(64);
         }
@@ -520,7 +520,7 @@ impl<'a> Builder<'a> {
     fn movable(&mut self, number: u64, sectors: u64) {
         let areas = self.areas(2, sectors);
         let [(leaf, at), (other, to)] = areas[..] else { return };
-        // What was durable would not be after a move to a disk that lies.
+        // Durable data would not be durable after a move to a disk that lies.
         if self.leaves[leaf].lies || self.leaves[other].lies {
             return;
         }

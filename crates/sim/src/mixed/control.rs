@@ -305,8 +305,8 @@ impl Control {
         self.reopen_failed();
     }
 
-    /// The file of a disk is opened anew, twice: a flush may have failed before of which the driver
-    /// hears only when it was opened once, and that counts for the new opening, too.
+    /// The file of a disk is opened anew, twice: the driver may hear of a flush that failed before
+    /// only when it was opened once, and that counts for the new opening, too.
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
         let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");

@@ -60,7 +60,7 @@ pub fn run_plan(order: &Order, plan: Plan, rng: &mut Rng) -> Outcome {
     Outcome { stack, contexts, ..outcome }
 }
 
-/// What is known at a moment.
+/// Everything that is known at a moment.
 #[derive(Clone)]
 struct Known {
     oracles: Vec<Oracle>,
@@ -77,7 +77,7 @@ struct Volumes {
     keep: Option<Keep>,
     seed: u64,
     run: RefCell<Option<Rc<Run>>>,
-    /// What the starts after a cut have met.
+    /// Counts of what the starts after a cut have met.
     met: Rc<RefCell<Counts>>,
 }
 

@@ -9,10 +9,10 @@ use drystone_core::clock::Ns;
 use drystone_raid::array::{Command, DiskState};
 use fastrand::Rng;
 
-/// The longest that is looked on what comes of it.
+/// The longest time that is spent looking at what comes of it.
 const LOOK_NS: Ns = 200_000_000;
 const SECTOR: u64 = 512;
-/// Sectors at the beginning of a disk in which parts of disks are that are used.
+/// Sectors at the beginning of a disk in which used parts of disks are.
 const USED_SECTORS: u64 = 600;
 
 impl Run {

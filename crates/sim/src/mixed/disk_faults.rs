@@ -1,4 +1,4 @@
-//! What the disks have done since a start that their users may see as an error.
+//! Everything that the disks have done since a start and that their users may see as an error.
 //!
 //! Invariants:
 //! * Counts are those since the last start, or since a file was opened anew.
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What a disk does that its users may see as an error.
+/// The things that a disk does and that its users may see as an error.
 const HARD: [&str; 12] = [
     "cancelled",
     "cancels_refused",
@@ -30,7 +30,7 @@ const HARD: [&str; 12] = [
     "cuts",
 ];
 
-/// What it does only where a sector is bad.
+/// The things that it does only where a sector is bad.
 const BAD: [&str; 2] = ["bad_reads", "bad_writes"];
 
 /// See the module's text.
@@ -38,7 +38,7 @@ pub(super) struct DiskFaults {
     world: World,
     /// Blocks that failed flushes have dropped, by disk.
     dropped: RefCell<Vec<u64>>,
-    /// What disks had counted when the stack was started.
+    /// The counts of the disks when the stack was started.
     counted: RefCell<Vec<DiskCounts>>,
     flushes: RefCell<Flushes>,
     /// Sectors of disks that have been bad.
@@ -58,7 +58,7 @@ impl DiskFaults {
         }
     }
 
-    /// What disks have counted is of former starts from now on.
+    /// The counts of the disks so far are of former starts from now on.
     pub(super) fn count_anew(&self) {
         *self.counted.borrow_mut() =
             (0..self.world.disks()).map(|disk| self.counts(disk)).collect();
@@ -97,8 +97,8 @@ impl DiskFaults {
     /// Whether one of these sectors of a target has been bad, or may have been.
     fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
         let Some((disk, at)) = target.lies_at else { return true };
-        // What has to be durable fails also once another FUA write of the disk has failed, wherever
-        // that was.
+        // An operation that has to be durable fails also once another FUA write of the disk has
+        // failed, wherever that was.
         let is_durable = range.end == u64::MAX;
         let from = (disk, if is_durable { 0 } else { at.saturating_add(range.start) });
         let to = (disk, at.saturating_add(range.end));

@@ -154,7 +154,7 @@ impl Edited {
         None
     }
 
-    /// Nothing has changed: that a log can be written is found out by writing again what it holds.
+    /// Nothing has changed: writing again what a log holds finds out that it can be written.
     fn refused(&self, why: &str, disks: &[Disk], written: &[u64]) {
         self.count("edited: refused");
         self.run.world.note(|| format!("refused: {why}"));

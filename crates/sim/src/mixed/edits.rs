@@ -72,8 +72,8 @@ impl<'a> Edits<'a> {
     }
 
     /// The whole disk as it was before, if a superblock that is not edited tells its age: one that
-    /// has heard of more than one event since. What the disk itself held is no witness, nor is a
-    /// superblock that is edited.
+    /// has heard of more than one event since. The old contents of the disk itself are no witness,
+    /// nor is a superblock that is edited.
     fn put_older(&self, disk: usize, before: &Disk, latest: u64) {
         let run = self.run;
         let kept = run.world.disk(disk, |disk| std::mem::replace(disk, before.clone()));

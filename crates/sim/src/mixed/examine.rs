@@ -61,8 +61,8 @@ fn compare_degraded(admin: &Admin, rng: &mut Rng) -> Vec<usize> {
 }
 
 impl Run {
-    /// An array lacked a member when the power went: what that held is spoilt where others were
-    /// being written, unless a log was kept, which saves what was not itself being written.
+    /// An array lacked a member when the power went: the data of that member is spoilt where others
+    /// were being written, unless a log was kept, which saves what was not itself being written.
     pub(super) fn admit_write_hole(&self, target: usize) {
         let Some(of) = self.plan.targets[target].redundancy else { return };
         let oracle = &mut self.oracles.borrow_mut()[target];

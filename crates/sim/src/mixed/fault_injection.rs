@@ -10,7 +10,7 @@ use drystone_raid::array::{ArrayStatus, Command, DiskState};
 
 /// KiB a second of a rebuild that is to last: half a second, with the disks that there are.
 const SLOW: u64 = 2_000;
-/// How often it is looked what has come of it.
+/// How often a look is taken at what has come of it.
 const LOOK_NS: Ns = 10_000_000;
 /// How often, at the most.
 const LOOKS: u64 = 40;
@@ -132,7 +132,7 @@ impl Life {
         met
     }
 
-    /// Disks have no room for a while: what is written waits for it, and no member fails.
+    /// Disks have no room for a while: writes wait for it, and no member fails.
     pub(super) fn fill(&mut self) {
         let Some(disks) = self.disks_to_fill() else { return };
         let set = |is_full: bool| {

@@ -1,5 +1,6 @@
-//! What flushes may end with: once one has failed none succeeds, until its file is opened anew or
-//! the stack started again; from then on one fails only if its disk has done something since.
+//! The results that flushes may end with: once one has failed none succeeds, until its file is
+//! opened anew or the stack started again; from then on one fails only if its disk has done
+//! something since.
 //!
 //! Invariants:
 //! * Only flushes of targets on a single disk are judged: of others it is not known whose error
@@ -24,17 +25,17 @@ pub(super) struct Flushes {
 struct Anew {
     /// I/Os that had begun by then.
     begun: u64,
-    /// What the disk had counted before; `None` if it is not known that all is well since.
+    /// The counts of the disk before; `None` if it is not known that all is well since.
     before: Option<DiskCounts>,
 }
 
-/// What is known of the flushes of one disk.
+/// Everything that is known of the flushes of one disk.
 pub(super) struct Known {
     failed: BTreeMap<usize, (usize, u64)>,
     anew: Option<Anew>,
 }
 
-/// How it ended that a file was to be opened anew.
+/// How the opening anew of a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was, and no failure from before can come to light any more.
@@ -63,7 +64,7 @@ impl Flushes {
         *self = Self::default();
     }
 
-    /// The file of a disk is about to be opened anew. What was known of its flushes is returned.
+    /// The file of a disk is about to be opened anew. Returns what was known of its flushes.
     pub(super) fn opens_anew(&mut self, disk: usize) -> Known {
         let failed = self.failed.extract_if(.., |_, (of, _)| *of == disk).collect();
         Known { failed, anew: self.anew.insert(disk, Anew { begun: u64::MAX, before: None }) }
@@ -84,7 +85,7 @@ impl Flushes {
         self.anew.insert(disk, Anew { begun, before });
     }
 
-    /// Judges one. What its disk has counted `now`, and had at the `start`.
+    /// Judges one. `now` and `start` are the counts of its disk, now and at the start.
     pub(super) fn ended(
         &mut self,
         flush: &Flush,

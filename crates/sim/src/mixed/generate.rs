@@ -1,5 +1,5 @@
 //! Plans made from seeds. Swarm testing: each seed takes a subset of everything and leaves the rest
-//! out, so that faults come to light that hide behind a common operation.
+//! out, so that faults that hide behind a common operation come to light.
 
 use super::builder::Builder;
 use super::plan::{ArrayEvent, FaultPlan, Mix, Plan, chance, of};
@@ -9,8 +9,8 @@ use fastrand::Rng;
 /// Sectors that a member of an array has at least.
 const MEMBER_SECTORS: u64 = 2048;
 
-/// Sectors that a member of an array has at least which is so small that a power cut can be tried
-/// at each of its moments.
+/// Sectors that a member has at least, of an array so small that a power cut can be tried at each
+/// of its moments.
 const SMALL_MEMBER_SECTORS: u64 = 256;
 
 impl Plan {
@@ -85,7 +85,7 @@ impl Plan {
         let ios = rng.u64(2..=12);
         let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
         let array_event = of(rng, &ArrayEvent::ALL);
-        // Writes come one by one that must not be lost: the first that a failing member does not
+        // Writes that must not be lost come one by one: the first that a failing member does not
         // take, too.
         let mix = match array_event {
             ArrayEvent::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
@@ -164,7 +164,7 @@ impl Mix {
 }
 
 impl FaultPlan {
-    /// What a disk does that nobody should see, or that an array waits for.
+    /// The faults of a disk that nobody should see, or that an array waits for.
     fn harmless(rng: &mut Rng) -> Self {
         let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
         FaultPlan {

@@ -1,4 +1,4 @@
-//! What the operator of an array knows of its disks, beside what the array says itself.
+//! The knowledge that the operator of an array has of its disks, beside what the array says itself.
 //!
 //! Invariants:
 //! * A disk is hurt from before its first fault until it is known to be a whole member again.
@@ -18,7 +18,7 @@ pub(super) struct ArrayHealth {
     event: Cell<Option<&'static str>>,
 }
 
-/// What is known when the power goes.
+/// Everything that is known when the power goes.
 #[derive(Clone)]
 pub(super) struct HealthSnapshot {
     was_hurt: bool,
@@ -103,12 +103,13 @@ impl ArrayHealth {
         self.rebuilt.take()
     }
 
-    /// Something begins or ends that happens to the array beside its load.
+    /// Something that happens to the array beside its load begins or ends.
     pub(super) fn set_event(&self, event: Option<&'static str>) {
         self.event.set(event);
     }
 
-    /// What is known now, for a start after a cut. `is_used`: the event goes on beside I/Os.
+    /// Everything that is known now, for a start after a cut. `is_used`: the event goes on beside
+    /// I/Os.
     pub(super) fn snapshot(&self, is_used: bool) -> HealthSnapshot {
         HealthSnapshot {
             was_hurt: !self.hurt.borrow().is_empty(),

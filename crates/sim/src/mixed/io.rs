@@ -7,7 +7,7 @@ use crate::oracle::{Ended, FlushId, ReadId, WriteId, fill};
 use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
 use std::ops::Range;
 
-/// What the oracle knows an I/O by.
+/// The identity by which the oracle knows an I/O.
 pub(super) enum Known {
     Read(ReadId),
     /// A write, perhaps after a flush.
@@ -29,7 +29,7 @@ pub(super) struct Io {
     pub(super) known: Known,
 }
 
-/// What an I/O is to be.
+/// The properties that an I/O is to have.
 pub(super) struct Wanted {
     pub(super) target: usize,
     pub(super) range: Range<u64>,

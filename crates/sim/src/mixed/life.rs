@@ -1,5 +1,5 @@
-//! What happens to an array while it is used: members fail and come back, disks have faults, and it
-//! is checked, repaired and changed.
+//! Events of an array while it is used: members fail and come back, disks have faults, and it is
+//! checked, repaired and changed.
 
 use super::array::Admin;
 use super::run::Run;

@@ -24,7 +24,7 @@ pub(super) struct Load {
     devices: Vec<DevIndex>,
     open: BTreeMap<u64, Io>,
     buffers: Vec<IoBuf>,
-    /// Where the last I/O ended, by target.
+    /// The sector at which the last I/O ended, by target.
     next: Vec<u64>,
     bios: BioList,
 }
@@ -205,7 +205,7 @@ impl Load {
         first * block..(first + length) * block
     }
 
-    /// What no device has.
+    /// Sectors that no device has.
     fn beyond(&mut self, target: usize) -> std::ops::Range<u64> {
         let first = [1 << 40, u64::MAX >> 12, 1 << 30][self.rng.u64(0..3) as usize];
         let block = self.run.plan.targets[target].block;

@@ -7,7 +7,7 @@ use crate::schedule::Policy;
 use fastrand::Rng;
 use std::fmt::Write;
 
-/// What a device or volume does with what it is given.
+/// The way in which a device or volume treats what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// It keeps data.
@@ -36,7 +36,7 @@ impl DeviceKind {
 pub struct Target {
     /// The device.
     pub name: String,
-    /// What it is, for the counts.
+    /// Its kind, for the counts.
     pub kind: &'static str,
     /// The first sector of it that is used.
     pub first: u64,
@@ -49,15 +49,16 @@ pub struct Target {
     /// The disk and the sector of it at which it begins, if it lies there in one piece whatever
     /// happens: then an error is known by its sectors.
     pub lies_at: Option<(usize, u64)>,
-    /// What it does.
+    /// The way in which it treats what it is given.
     pub device_kind: DeviceKind,
     /// Faults are to be expected of it even if no disk has any.
     pub fails: bool,
-    /// What is known of it if it is an array: no fault of a disk excuses one of it.
+    /// Everything that is known of it if it is an array: no fault of a disk excuses one of it.
     pub redundancy: Option<Redundancy>,
     /// Tables that map it to the same places; empty if it is no volume.
     pub tables: Vec<String>,
-    /// Where it may move: its place now and another one, each a leaf and a sector.
+    /// The places between which it may move: its place now and another one, each a leaf and a
+    /// sector.
     pub moves: Option<[(String, u64); 2]>,
     /// A longer table, the sectors that it has, and the leaf that must grow first, with its new
     /// size in bytes.
@@ -176,7 +177,7 @@ pub struct Plan {
     pub disks: Vec<DiskOptions>,
     /// Names of the leaf devices with a request queue.
     pub leaves: Vec<String>,
-    /// What is loaded.
+    /// The targets that are loaded.
     pub targets: Vec<Target>,
     /// Contexts.
     pub contexts: u64,
@@ -184,17 +185,17 @@ pub struct Plan {
     pub ios: u64,
     /// Starts of the stack; all but the last end by a power cut or a kill.
     pub starts: u64,
-    /// What the contexts do.
+    /// The mix of what the contexts do.
     pub mix: Mix,
-    /// What goes wrong.
+    /// Everything that goes wrong.
     pub faults: FaultPlan,
     /// Changes of the running stack in each start.
     pub changes: u64,
     /// The order of fibers.
     pub policy: Policy,
-    /// What is served, in the scenario `nbd`.
+    /// Everything that is served, in the scenario `nbd`.
     pub nbd: Option<NbdPlan>,
-    /// What happens to an array while its moments are taken.
+    /// The event that happens to an array while its moments are taken.
     pub array_event: ArrayEvent,
 }
 

@@ -7,7 +7,7 @@
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, DiskState};
 
-/// What is known of a target that is an array.
+/// Everything that is known of a target that is an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redundancy {
     /// Members that may be lost.
@@ -16,7 +16,7 @@ pub struct Redundancy {
     pub data: u64,
     /// Sectors of a chunk.
     pub chunk: u64,
-    /// What was being written to a missing member is all that a power cut may spoil.
+    /// A power cut may spoil nothing but what was being written to a missing member.
     pub logged: bool,
 }
 

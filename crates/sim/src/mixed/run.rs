@@ -1,8 +1,8 @@
 //! One run: the state that outlives the starts of one stack on one set of disks.
 //!
 //! Invariants:
-//! * `off` is raised in the same instant in which the disks lose their power: what the block layer
-//!   does after that is heard by nobody, and only has to come to an end.
+//! * `off` is raised in the same instant in which the disks lose their power: nobody hears what the
+//!   block layer does after that; it only has to come to an end.
 //! * Nothing borrowed from here is kept across a pause.
 
 use super::disk_faults::DiskFaults;

@@ -122,7 +122,7 @@ impl Started {
         self.groups.borrow_mut().push(group);
     }
 
-    /// So many fibers begin that load the stack.
+    /// So many fibers that load the stack begin.
     pub(super) fn begin_loads(&self, loads: u64) {
         self.loads.set(loads);
     }
@@ -137,7 +137,7 @@ impl Started {
         self.loads.get()
     }
 
-    /// The fiber begins that changes the stack.
+    /// The fiber that changes the stack begins.
     pub(super) fn begin_control(&self) {
         self.controls.set(1);
     }

@@ -56,7 +56,7 @@ impl std::fmt::Debug for Entry {
     }
 }
 
-/// What a sector may hold.
+/// The writes that a sector may hold.
 pub(super) enum Held<'a> {
     /// Surely this.
     One(u32),
@@ -127,8 +127,8 @@ impl Candidates {
         list
     }
 
-    /// Works on the list of a sector, if it has one; what is left of it may be a single entry,
-    /// but not none.
+    /// Works on the list of a sector, if it has one; the rest of it may be a single entry, but not
+    /// none.
     #[inline]
     pub fn edit(&mut self, sector: u64, work: impl FnOnce(&mut Vec<Entry>)) {
         let head = self.heads[sector as usize];

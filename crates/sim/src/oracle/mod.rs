@@ -1,4 +1,5 @@
-//! What each 512-byte sector of a volume may rightly hold, however its user crashes it.
+//! The contents that each 512-byte sector of a volume may rightly hold, however its user crashes
+//! it.
 //!
 //! The workload tells the oracle when each operation begins and how it ends. Each sector is a
 //! register by itself:
@@ -22,11 +23,11 @@
 //! * After its user was killed nothing acknowledged is lost.
 //! * A discard leaves old contents or zeroes, each sector for itself, and is never settled.
 //!
-//! Where the rules leave room the oracle is lenient: what it reports is wrong.
+//! The oracle is lenient where the rules leave room: everything that it reports is wrong.
 //!
-//! Time is a counter of the oracle: what is told first happened first. Everything belongs to the
-//! one thread of a simulation. Memory: 4 bytes a sector, 32 bytes a write ever begun, and a list
-//! for each sector that may hold more than one thing.
+//! Time is a counter of the oracle: an event that is told first happened first. Everything belongs
+//! to the one thread of a simulation. Memory: 4 bytes a sector, 32 bytes a write ever begun, and a
+//! list for each sector that may hold more than one thing.
 
 mod candidates;
 mod rules;
@@ -55,7 +56,7 @@ pub struct ReadId(Time);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlushId(Time);
 
-/// What an oracle has seen, for coverage.
+/// Counts of what an oracle has seen, for coverage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OracleCounts {
     /// Reads checked.
@@ -84,7 +85,7 @@ struct Read {
     range: Range<u64>,
 }
 
-/// What one volume may rightly hold. Ranges are of 512-byte sectors.
+/// The contents that one volume may rightly hold. Ranges are of 512-byte sectors.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     volume: u32,
@@ -94,11 +95,11 @@ pub struct Oracle {
     reads: Vec<Read>,
     /// Begin of the last flush that ended well.
     flushed: Time,
-    /// When the process died or the power went last: what began before never ends.
+    /// When the process died or the power went last: an operation that began before never ends.
     restarted: Time,
     /// When a device dropped something last: reads that began before it settle nothing.
     dropped: Time,
-    /// Where flushes did not count, until when; the last entry for a sector rules.
+    /// Ranges in which flushes did not count, and until when; the last entry for a sector rules.
     lies: Vec<(Range<u64>, Time)>,
     /// Sectors that a power cut never parts.
     atomic: u64,
@@ -133,7 +134,7 @@ impl Oracle {
         self.volume
     }
 
-    /// What it has seen.
+    /// Counts of what it has seen.
     pub fn counts(&self) -> &OracleCounts {
         &self.counts
     }
@@ -254,14 +255,15 @@ impl Oracle {
         }
     }
 
-    /// The power went: what is not durable may be lost, what was in flight may have happened.
+    /// The power went: everything that is not durable may be lost, everything that was in flight
+    /// may have happened.
     pub fn power_cut(&mut self) {
         self.counts.cuts += 1;
         self.restart();
         self.lose_all();
     }
 
-    /// Its user was killed: what was in flight may have happened.
+    /// Its user was killed: everything that was in flight may have happened.
     pub fn process_killed(&mut self) {
         self.counts.kills += 1;
         self.restart();
@@ -273,8 +275,8 @@ impl Oracle {
         self.reads.clear();
     }
 
-    /// What is not durable in the range may be lost from now on, also what is in flight: a device
-    /// dropped it, as after a failed flush. What comes later is not concerned.
+    /// Everything in the range that is not durable may be lost from now on, also what is in flight:
+    /// a device dropped it, as after a failed flush. Nothing that comes later is concerned.
     pub fn drop_undurable(&mut self, range: Range<u64>) {
         self.assert_within(&range);
         self.dropped = self.tick();

@@ -1,10 +1,9 @@
 //! A slow, obvious model of one sector, and the oracle compared with it.
 //!
-//! The model is the machine itself: a history of contents, of which the last is seen and those
-//! from the durable one on may come back at a power cut. It keeps *every* state in which the
-//! machine can be after what its user has seen: each write in flight may happen at any time, each
-//! read in flight takes what is there at any time. What a read returned is right if a state with
-//! it is left.
+//! The model is the machine itself: a history of contents, of which the last is seen and those from
+//! the durable one on may come back at a power cut. It keeps *every* state in which the machine can
+//! be after what its user has seen: each write in flight may happen at any time, each read in
+//! flight takes what is there at any time. A read's result is right if a state with it is left.
 
 use super::*;
 use proptest::prelude::*;
@@ -14,11 +13,11 @@ use std::collections::BTreeSet;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Flight {
     id: u64,
-    /// What it leaves; 0 are zeroes.
+    /// The content that it leaves; 0 are zeroes.
     content: u64,
     fua: bool,
     is_discard: bool,
-    /// Where in the history it is, if it has happened.
+    /// Its place in the history, if it has happened.
     at: Option<usize>,
 }
 
@@ -26,7 +25,7 @@ struct Flight {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     history: Vec<u64>,
-    /// What of the history no power cut takes back.
+    /// The place in the history before which no power cut goes back.
     durable: usize,
     /// The latest in the history that was acknowledged.
     acknowledged: usize,
@@ -184,7 +183,7 @@ impl Model {
     }
 }
 
-/// What may happen in a history.
+/// The things that may happen in a history.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// Operations in flight at once.
@@ -193,7 +192,7 @@ struct Rules {
     faults: bool,
 }
 
-/// What became of a history.
+/// The outcome of a history.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Verdicts {
     permitted: u32,
@@ -336,8 +335,8 @@ impl Pair {
 
     fn outage(&mut self, how: u8) {
         if how.is_multiple_of(3) {
-            // What was cut off and then seen not to have happened may come back at a power cut:
-            // here the oracle is lenient.
+            // A write that was cut off and then seen not to have happened may come back at a power
+            // cut: here the oracle is lenient.
             if self.rules.at_once == 1 && !self.writes.is_empty() {
                 return;
             }

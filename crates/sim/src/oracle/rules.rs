@@ -14,16 +14,16 @@
 //!   mirror of two disks may show a write on its way in one read and not in the next.
 //! * Other reads in flight may have had their moment before `t`: then nothing is settled.
 //! * If a device dropped something after `rb`, `t` may lie before that: then nothing is settled.
-//! * If several candidates have what was read (zeroes), `x` may be each of them; what differs from
-//!   all is out.
+//! * If several candidates have what was read (zeroes), `x` may be each of them; a candidate that
+//!   differs from all is out.
 //! * `y` is not gone, it is *hidden*: a device may have it where a power cut brings it back. Only
 //!   if both `x` and `y` are what a power cut left, `y` is gone: nothing of before the cut is in
 //!   any cache.
 //! * A discard promises neither zeroes nor the old contents: it is not settled and settles nothing.
 //!
 //! **Pruned.** An entry that is hidden or superseded for every reader that may still end, and
-//! superseded for power cuts, is forgotten. What superseded it may be forgotten later by the same
-//! rule; what supersedes that one supersedes the first one too.
+//! superseded for power cuts, is forgotten. The write that superseded it may be forgotten later by
+//! the same rule; a write that supersedes that one supersedes the first one too.
 
 use super::candidates::{Entry, Held};
 use super::stamp::{self, SECTOR};
@@ -32,7 +32,7 @@ use super::writes::{Kind, Time, Write, Writes};
 use super::{Oracle, Read, Violation};
 use std::ops::Range;
 
-/// What the rules need to know besides the entries of a sector.
+/// Everything that the rules need to know besides the entries of a sector.
 #[derive(Clone, Copy)]
 pub(super) struct Books<'a> {
     pub writes: &'a Writes,
@@ -55,7 +55,7 @@ impl Books<'_> {
         told.map_or(0, |(_, until)| *until)
     }
 
-    /// Whatever ended before this is superseded at a power cut.
+    /// Every write that ended before this is superseded at a power cut.
     #[inline]
     fn cut_bound(&self, entries: &[Entry], sector: u64) -> Time {
         let sure = entries.iter().filter(|entry| !entry.is(Entry::UNSURE));
@@ -64,7 +64,7 @@ impl Books<'_> {
         durable.map(|write| write.begin).max().unwrap_or(0)
     }
 
-    /// Forgets what nobody can see any more. At least one entry stays: that which supersedes.
+    /// Forgets what nobody can see any more. At least one entry stays: the one that supersedes.
     #[inline]
     fn prune(&self, entries: &mut Vec<Entry>, sector: u64, oldest_read: Time) {
         let cut = self.cut_bound(entries, sector);
@@ -78,8 +78,8 @@ impl Books<'_> {
         });
     }
 
-    /// What is not superseded by something durable may be there, and only what is durable is
-    /// sure. What is past for all but old reads stays so.
+    /// Every entry that is not superseded by something durable may be there, and only a durable one
+    /// is sure. An entry that is past for all but old reads stays so.
     fn lose(&self, entries: &mut Vec<Entry>, sector: u64, flags: u32, oldest_read: Time) {
         self.prune(entries, sector, oldest_read);
         let bound = self.cut_bound(entries, sector);
@@ -282,7 +282,8 @@ impl Oracle {
         }
     }
 
-    /// The power went: everywhere what is not superseded by something durable may be left.
+    /// The power went: in each sector every entry that is not superseded by something durable may
+    /// be left.
     pub(super) fn lose_all(&mut self) {
         let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
         let (counts, now) = (&mut self.counts, self.now);

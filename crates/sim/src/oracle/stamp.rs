@@ -1,4 +1,4 @@
-//! What a write puts into a sector, so that it can be recognised byte by byte.
+//! The stamp that a write puts into a sector, so that it can be recognised byte by byte.
 //!
 //! A sector is 64 little-endian words: the id of the write, the place (volume and sector), and 62
 //! words that follow from both. So a sector of another place, another volume or two writes is
@@ -14,7 +14,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// A sector number takes so many bits of the second word; the volume has the rest.
 const SECTOR_BITS: u32 = 40;
 
-/// What is added to the seed of a sector for each word.
+/// The step that is added to the seed of a sector for each word.
 const STEPS: [u64; WORDS] = {
     let mut steps = [0; WORDS];
     let mut i = 0;
@@ -25,7 +25,7 @@ const STEPS: [u64; WORDS] = {
     steps
 };
 
-/// What was found in a sector.
+/// The content that was found in a sector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeroes.
@@ -117,7 +117,7 @@ pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).fold(0, |wrong, bytes| wrong | word(bytes)) == 0
 }
 
-/// What a sector (512 bytes) of a volume holds.
+/// The content of a sector (512 bytes) of a volume.
 pub fn identify(bytes: &[u8], volume: u32, sector: u64) -> Content {
     if is_zero(bytes) {
         return Content::Zero;

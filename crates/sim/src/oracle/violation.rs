@@ -1,4 +1,4 @@
-//! What is wrong, so that a person can see why.
+//! Reports of what is wrong, so that a person can see why.
 
 use super::candidates::{Entry, Held};
 use super::stamp::{Content, identify};
@@ -6,7 +6,7 @@ use super::writes::{Ended, Kind, Time, Write};
 use super::{Oracle, Read};
 use std::fmt;
 
-/// What is wrong with what was read.
+/// The reason why what was read is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The sector must not hold this.
@@ -16,7 +16,7 @@ pub enum Reason {
     Torn,
 }
 
-/// What an oracle thinks of a write for one sector.
+/// The judgement of an oracle on a write for one sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// The read might have returned it.
@@ -32,7 +32,7 @@ pub enum State {
 pub struct Candidate {
     /// Its stamp; 0 is what was there at first.
     pub id: u64,
-    /// What it leaves: its data, zeroes, a discard, or anything.
+    /// The content that it leaves: its data, zeroes, a discard, or anything.
     pub leaves: &'static str,
     /// When it began.
     pub begin: Time,
@@ -53,7 +53,7 @@ pub struct Candidate {
 /// A sector that may not hold what was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// What is wrong.
+    /// The reason why it is wrong.
     pub reason: Reason,
     /// The volume.
     pub volume: u32,
@@ -63,7 +63,7 @@ pub struct Violation {
     pub begin: Time,
     /// When the read ended.
     pub end: Time,
-    /// What was found.
+    /// The content that was found.
     pub found: Content,
     /// The write that was found, if it is one of this sector.
     pub found_write: Option<Candidate>,

@@ -43,7 +43,7 @@ pub enum Ended {
     Cancelled,
 }
 
-/// What new sectors of a volume hold.
+/// The contents of new sectors of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grown {
     /// Zeroes.
@@ -52,7 +52,7 @@ pub enum Grown {
     Anything,
 }
 
-/// What a write leaves.
+/// The content that a write leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Its stamp.
@@ -60,7 +60,7 @@ pub(super) enum Kind {
     Zeroes,
     /// Zeroes or what was there.
     Discard,
-    /// No write: what nobody knows.
+    /// No write: contents that nobody knows.
     Anything,
 }
 
@@ -148,7 +148,7 @@ impl Writes {
         id
     }
 
-    /// What nobody knows, as if it had been written just now.
+    /// Adds contents that nobody knows, as if they had been written just now.
     pub fn add_anything(&mut self, range: Range<u64>, now: Time) -> u32 {
         let id = self.add(range, Kind::Anything, true, now);
         let write = &mut self.all[id as usize];
@@ -163,7 +163,7 @@ impl Writes {
         (write.end, write.ended) = (now, Some(how));
     }
 
-    /// What is in flight ends, and nobody says how.
+    /// Operations in flight end, and nobody says how.
     pub fn end_all(&mut self, now: Time) {
         for id in self.in_flight.drain(..) {
             self.all[id as usize].end = now;

@@ -63,7 +63,7 @@ impl Due {
     }
 }
 
-/// Where the data of a read goes; of anything else nothing.
+/// The memory to which the data of a read goes; of anything else nothing.
 #[derive(Default)]
 struct Memory(Vec<Segment>);
 
@@ -89,7 +89,7 @@ struct State {
     failure: Option<String>,
     /// Lines of the trace, if there is to be one.
     trace: Option<Vec<(Ns, FiberId, String)>>,
-    /// Whose memory is where, for the trace: begin, bytes, I/O.
+    /// The memory of each I/O, for the trace: begin, bytes, I/O.
     memory: BTreeMap<usize, (usize, u64)>,
     /// A sum over all that happened: the same in runs that are the same.
     digest: u64,
@@ -98,8 +98,8 @@ struct State {
     observer: Option<Observer>,
 }
 
-// SAFETY: what is not `Send` in here (bodies of fibers, memory of reads, the observer) is used by
-// the one thread that runs the simulation.
+// SAFETY: everything in here that is not `Send` (bodies of fibers, memory of reads, the observer)
+// is used by the one thread that runs the simulation.
 unsafe impl Send for State {}
 
 struct Shared {
@@ -387,8 +387,8 @@ impl World {
         act(&mut self.state().disks[disk])
     }
 
-    /// The process that all rings so far are of is over: no disk answers them any more, and what
-    /// they asked for ends with ENODEV now.
+    /// The process that all rings so far are of is over: no disk answers them any more, and
+    /// everything that they asked for ends with ENODEV now.
     pub fn sever(&self) {
         let now = self.now();
         let mut state = self.state();

@@ -1,8 +1,8 @@
 //! A context's ring in a simulation: file operations go to simulated disks.
 //!
 //! Invariants:
-//! * What was started and not submitted has reached no disk: a layer that forgets to submit is seen
-//!   to hang.
+//! * An operation that was started and not submitted has reached no disk: a layer that forgets to
+//!   submit is seen to hang.
 //! * A ring that is dropped gets no more events, and nothing is written to the memory of what it
 //!   started: its context made sure that nobody waits for it.
 
@@ -22,7 +22,7 @@ pub(super) fn disk_descriptor(disk: DiskId) -> RawFd {
     DISKS + disk as RawFd
 }
 
-/// What the world knows of a ring.
+/// Everything that the world knows of a ring.
 pub(super) struct RingState {
     pub(super) alive: bool,
     /// It reaches no disk any more: its process is over.
@@ -96,7 +96,8 @@ impl State {
         self.at(at.max(now), Due::Disk { disk, op, ring, token, memory });
     }
 
-    /// What a disk is asked for, and for which I/Os of the workload, as far as its memory tells.
+    /// The operation that a disk is asked for, and the I/Os of the workload that it is for, as far
+    /// as its memory tells.
     fn whose(&self, op: &DiskOp, from: usize) -> String {
         let (what, bytes) = match op {
             DiskOp::Read { offset, length } => (format!("read at {offset}"), *length),
@@ -114,7 +115,7 @@ impl State {
         format!("{what}, {bytes} bytes{whose}")
     }
 
-    /// What a ring started with `token`, if it has not ended.
+    /// The operation that a ring started with `token`, if it has not ended.
     fn started(&self, ring: RingId, token: Token) -> Option<(Ns, u64)> {
         let of_ring = |due: &Due| match due {
             Due::Disk { ring: r, token: t, .. }
@@ -159,7 +160,7 @@ fn disk_of(file: RingFile) -> Option<DiskId> {
     }
 }
 
-/// What was started and not yet submitted.
+/// An operation that was started and not yet submitted.
 enum Begun {
     File(Started),
     Net { fd: RawFd, op: NetOp, token: Token },
@@ -170,7 +171,7 @@ enum Begun {
 struct Started {
     file: RingFile,
     op: DiskOp,
-    /// Where its memory begins.
+    /// The address at which its memory begins.
     from: usize,
     memory: Memory,
     token: Token,
@@ -366,7 +367,8 @@ impl Waker for SimWaker {
     }
 }
 
-/// What a disk is asked for, where its memory begins, and where the data of a read goes.
+/// The operation that a disk is asked for, where its memory begins, and where the data of a read
+/// goes.
 ///
 /// # Safety
 /// The operation's memory is valid now, and that of a read until it ends.

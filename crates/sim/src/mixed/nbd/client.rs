@@ -338,7 +338,8 @@ impl Client {
         }
     }
 
-    /// The server has been told that nothing more comes: what it has is done, and answered.
+    /// The server has been told that nothing more comes: everything that it has is done, and
+    /// answered.
     fn last_replies(&mut self, requests: &mut Requests) -> Result<()> {
         self.excuse = Excuse::Quiet(requests.quiet_ns());
         requests.receive_while_more_than(&mut self.session, 0)?;

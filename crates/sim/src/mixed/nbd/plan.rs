@@ -1,4 +1,4 @@
-//! What is served, and how its clients behave: more of a seed's plan.
+//! The exports that are served, and how their clients behave: more of a seed's plan.
 
 use crate::world::NetOptions;
 use drystone_core::clock::Ns;
@@ -8,11 +8,11 @@ use drystone_core::clock::Ns;
 pub struct ExportPlan {
     /// Its name.
     pub name: String,
-    /// What it serves.
+    /// The target that it serves.
     pub target: usize,
     /// It refuses writes.
     pub read_only: bool,
-    /// Where it is listened for.
+    /// The address at which it is listened for.
     pub listener: usize,
     /// Also for clients that name none.
     pub default: bool,
@@ -33,7 +33,7 @@ pub struct ListenerPlan {
     pub idle_ns: Ns,
 }
 
-/// What clients do, and how often.
+/// The things that clients do, and how often.
 #[derive(Clone, Debug)]
 pub struct ClientMix {
     /// Weights: read, write, flush, trim, write zeroes, block status, cache, nonsense.
@@ -56,7 +56,7 @@ pub struct ClientMix {
     pub away_ns: Ns,
 }
 
-/// What a seed serves over NBD.
+/// Everything that a seed serves over NBD.
 #[derive(Clone, Debug)]
 pub struct NbdPlan {
     /// The exports.
@@ -67,7 +67,7 @@ pub struct NbdPlan {
     pub threads: u64,
     /// Clients.
     pub clients: u64,
-    /// What they do.
+    /// The mix of what they do.
     pub mix: ClientMix,
     /// The network.
     pub net: NetOptions,

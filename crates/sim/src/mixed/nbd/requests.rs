@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * The oracle hears of a request before its first byte is sent, and of its end when the reply is
-//!   read. What never gets a reply is one of the start's orphans: it may happen until the server is
-//!   known to have nothing in flight.
+//!   read. A request that never gets a reply is one of the start's orphans: it may happen until the
+//!   server is known to have nothing in flight.
 //! * Every reply is for exactly one request of `open`; the protocol's client below refuses others.
 
 use super::super::io::{Io, Wanted};
@@ -26,7 +26,7 @@ const SECTOR: u64 = 512;
 /// Cookies of requests that are sent as they are: far above those that are counted up.
 const RAW: u64 = 1 << 40;
 
-/// What was asked for.
+/// A request that was made.
 enum Asked {
     Io { number: u64, io: Io, bio: Box<Bio>, flags: CommandFlags },
     Status { target: usize, range: Range<u64>, read: Option<ReadId>, one: bool },
@@ -197,7 +197,7 @@ impl Requests {
         })
     }
 
-    /// What a read-only export refuses.
+    /// A request that a read-only export refuses.
     fn forbidden(&mut self, session: &Session, op: Op, range: &Range<u64>) -> Result<()> {
         let (offset, length) = self.bytes(session, range);
         let data = if op == Op::Write { vec![0xdd; length as usize] } else { Vec::new() };
@@ -294,7 +294,7 @@ impl Requests {
         })
     }
 
-    /// What must be refused, and by which error.
+    /// A request that must be refused, and the error for it.
     fn send_nonsense(&mut self, session: &mut Session) -> Result<()> {
         let Some(_) = session.run.progress.begin() else { return Ok(()) };
         let end = self.device_sectors * SECTOR;
@@ -376,7 +376,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Read until the server has closed; what is left of requests may be answered before.
+    /// Read until the server has closed; the requests that are left may be answered before.
     pub(super) fn receive_end(&mut self, session: &mut Session) -> Result<()> {
         while !self.open.is_empty() {
             self.receive(session)?;

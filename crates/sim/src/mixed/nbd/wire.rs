@@ -5,8 +5,8 @@ use drystone_core::clock::Ns;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// A stream over a simulated socket. What arrives while it sends is kept, so that a server that
-/// waits until its replies are read does not wait for ever.
+/// A stream over a simulated socket. Everything that arrives while it sends is kept, so that a
+/// server that waits until its replies are read does not wait for ever.
 #[derive(Debug)]
 pub(super) struct Wire {
     socket: Option<ClientSocket>,

@@ -68,7 +68,7 @@ impl World {
         connections.chain(listeners).filter(|server| server.is_open()).count()
     }
 
-    /// What the network has done.
+    /// Counts of what the network has done.
     pub fn net_counts(&self) -> NetCounts {
         self.state().net.counts
     }

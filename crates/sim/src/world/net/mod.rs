@@ -115,7 +115,7 @@ enum Socket {
     Connection(ConnectionId),
 }
 
-/// What happens to a connection later.
+/// An event that happens to a connection later.
 #[derive(Debug)]
 pub(super) enum NetDue {
     Bytes(Vec<u8>),
@@ -231,7 +231,7 @@ impl State {
         self.push(ring, RingEvent { token, result, buffers });
     }
 
-    /// What happens by itself.
+    /// An event that happens by itself.
     pub(super) fn net_happen(&mut self, now: Ns, connection: ConnectionId, to: To, due: NetDue) {
         self.add(now ^ ((connection as u64) << 40));
         match due {
@@ -377,7 +377,7 @@ impl State {
         }
     }
 
-    /// A ring is no more: what it waited for goes with it.
+    /// A ring is no more: everything that it waited for goes with it.
     pub(super) fn net_forget(&mut self, ring: RingId) -> Vec<Buffers> {
         let mut left = Vec::new();
         for listener in &mut self.net.listeners {

@@ -1,8 +1,8 @@
-//! What a network is like, and what it has done.
+//! The properties of a network, and what it has done.
 
 use drystone_core::clock::Ns;
 
-/// How a network is.
+/// The properties of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetOptions {
     /// Bytes take at least so long.
@@ -35,7 +35,7 @@ impl Default for NetOptions {
     }
 }
 
-/// What was done, for coverage.
+/// Counts of what was done, for coverage.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NetCounts {
     /// Connections accepted.

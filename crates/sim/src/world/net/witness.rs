@@ -12,7 +12,7 @@ pub(super) struct Witness {
     /// None once there is nothing more to see.
     pub(super) end: Option<UnixStream>,
     pub(super) fd: RawFd,
-    /// What the descriptor is, as long as it is open.
+    /// The name of the descriptor's file, as long as it is open.
     name: Option<PathBuf>,
 }
 
