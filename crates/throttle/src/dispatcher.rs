@@ -291,6 +291,7 @@ mod tests {
         assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));
         let mut waiting = lane.wait(&locks);
         assert!(waiting.take(|_| true).is_empty());
+        assert!(!waiting.has_homes(), "nothing of a channel is left in the tree");
         assert_eq!(waiting.take_parked().pop().map(|bio| bio.user_data), Some(0));
     }
 }

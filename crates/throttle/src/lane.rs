@@ -10,7 +10,7 @@
 //! * A lane is closed when its structure changes: from then on the holder of the turn sends its
 //!   bios on to the lanes that the rules name. Until these rules are published the bios stay
 //!   parked.
-//! * The data path never waits for the turn.
+//! * The data path waits for the turn only to withdraw bios.
 //! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may swallow a request for the
 //!   turn. So a run of the lane follows each of them.
 
@@ -89,6 +89,12 @@ impl Waiting {
         bios
     }
 
+    /// Whether channels are on record as having bios in the tree.
+    #[cfg(test)]
+    pub(crate) fn has_homes(&self) -> bool {
+        !self.homes.is_empty()
+    }
+
     /// Take all bios that wait for new rules.
     pub(crate) fn take_parked(&mut self) -> BioList {
         self.parked.take()
@@ -124,7 +130,7 @@ impl Lane {
         self.top
     }
 
-    /// Publish `bios` (emptied), whose `home` is set, to the holder of the turn. A run of the lane
+    /// Publish `bios` (emptied), whose `port` is set, to the holder of the turn. A run of the lane
     /// follows.
     pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
         self.turn.leave_to_others(locks, bios, InsertAt::Tail);

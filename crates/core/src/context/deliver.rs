@@ -4,7 +4,7 @@
 //! Invariant: a sender puts a message into the mailbox and then asks [`owner_will_recheck`]; the
 //! owner leaves the gate and then asks [`mail_came`]. At least one of them sees the other. The
 //! owner rechecks while its context expects messages of others ([`crate::Env::expected_remote`]);
-//! only one of these may be sent this way.
+//! only such a message may be sent this way.
 //!
 //! Memory order: each side writes, passes a full fence and reads what the other writes (Dekker).
 //! The gate's own light fence is not enough: its other side would have to be the heavy one.

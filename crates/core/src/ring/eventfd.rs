@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 /// Wakes the sleeper of a ring, from any thread.
 pub trait Waker: Send + Sync {
-    /// Make the current or next [`Ring::wait`] return. Cheap when a wake-up is already pending.
+    /// Make the current or next [`super::Ring::wait`] return. Cheap when a wake-up is already
+    /// pending.
     fn wake(&self);
 }
 

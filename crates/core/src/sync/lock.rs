@@ -138,9 +138,10 @@ fn rest() {
 mod tests {
     use super::*;
     use crate::clock::{Clock, ManualClock, Ns};
-    use crate::sync::{LockRegistry, LockTimes};
+    use crate::sync::{LockCounts, LockRegistry, LockTimes};
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::time::Duration;
 
     #[test]
     fn counts_acquisitions_and_refusals() {

@@ -2,7 +2,8 @@
 //! option that sets it at the start.
 //!
 //! Invariants:
-//! * A name stands in one row. Names that have none are the driver's, or those of any device.
+//! * A name stands in one row. Names that have none are the scheduler's tunables
+//!   (`queue/iosched/*`), the driver's, or those of any device.
 //! * A refused value has changed nothing.
 
 use super::{NOMERGES_MAX, QueueOptions, RequestQueue, max_sectors_kb_range, most_requests};
@@ -25,7 +26,8 @@ struct Attribute<Q> {
     get: Option<fn(&Q, &Config) -> String>,
     /// `None` of an attribute that is only shown.
     set: Option<Setter<Q>>,
-    /// The value that the maker of the queue chose.
+    /// The value that the maker of the queue chose. Those of the scheduler and the write cache
+    /// are set where the queue is made.
     option: fn(&QueueOptions) -> Option<String>,
 }
 

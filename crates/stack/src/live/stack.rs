@@ -1,6 +1,7 @@
 //! An open stack, as all parts of this folder share it.
 //!
-//! Invariant: nothing but the list of devices changes while the stack is open ([`Devices`]).
+//! Invariant: what a stack is made of changes only in the list of devices ([`Devices`]) and in the
+//! groups, each behind its own lock; the rest are switches.
 
 use std::path::PathBuf;
 use std::sync::Arc;

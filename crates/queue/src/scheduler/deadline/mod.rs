@@ -344,7 +344,7 @@ impl Deadline {
         units as u32
     }
 
-    /// The same with bios of several contexts, each by its `home`: in the order of `list`.
+    /// The same with bios of several contexts, each by its `port`: in the order of `list`.
     #[cold]
     pub fn insert_all_at_head(&mut self, list: &mut BioList, how: &Insertion) {
         let mut runs: Vec<(Home, BioList)> = Vec::new();

@@ -1,7 +1,7 @@
 //! The arrays of a stack, and commands to their managers.
 //!
-//! Invariant: while a manager works at a command, the devices that the command is about stay taken;
-//! if it hangs, until the server ends.
+//! Invariant: while a manager works at a command, the devices that are to become members stay
+//! taken; if it hangs, until the server ends. Other commands may then come to the same array.
 
 use std::sync::Arc;
 
