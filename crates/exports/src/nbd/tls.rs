@@ -95,6 +95,17 @@ fn client_verifier(ca_pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, TlsConf
     Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build()?)
 }
 
+#[cfg(test)]
+impl TlsConfig {
+    /// A certificate of its own.
+    pub(crate) fn of_test() -> Self {
+        let names = vec!["localhost".to_owned()];
+        let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        Self::from_pem(certificate.as_bytes(), key.as_bytes(), None).expect("it fits")
+    }
+}
+
 impl TlsConfig {
     /// Reads the server's certificate chain and key and, when clients must show a certificate, the
     /// authorities that vouch for them, all as the bytes of PEM files.

@@ -37,7 +37,8 @@ impl Reserve {
 
     /// Lends a buffer with exactly this much room for data, if pools have such and there is one.
     pub(crate) fn take_of(&self, data_bytes: usize) -> Option<IoBuf> {
-        self.take(class_of(data_bytes)?).filter(|buf| buf.len() == DATA_AT + data_bytes)
+        let class = class_of(data_bytes)?;
+        if class_bytes(class) == DATA_AT + data_bytes { self.take(class) } else { None }
     }
 
     /// Takes a buffer of the reserve back.
@@ -107,8 +108,9 @@ mod tests {
     fn it_lends_only_lengths_that_pools_have() {
         let reserve_of_none = reserve(None);
         assert!(reserve_of_none.take_of(4096).is_none(), "there is no arena");
-        let reserve = reserve(Arena::new(1 << 20));
+        let reserve = reserve(Arena::new(class_bytes(1)));
         assert!(reserve.take_of(5000).is_none(), "no class has this room");
+        assert!(reserve.take_of(16 << 10).is_some(), "the arena has lost nothing");
         for class in 0..CLASSES {
             let bytes = class_bytes(class) - DATA_AT;
             assert_eq!(

@@ -8,6 +8,7 @@
 //! * `queued` holds the parts to send, in order; it becomes the next send as a whole. With TLS it
 //!   is encrypted no further than one send goes, into buffers of the connection that are used
 //!   again.
+//! * The buffers of `queued` are the pool's, and go back to it, sent or not.
 
 use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
@@ -343,13 +344,7 @@ impl Stream {
             fits
         });
         let whole = whole.count();
-        for part in parts.drain(..whole) {
-            match self.tls {
-                // Parts in the clear were sent before the session began.
-                Some(_) => self.cipher.push(part.buf),
-                None => pool.give(part.buf),
-            }
-        }
+        parts.drain(..whole).for_each(|part| self.take_back(pool, part));
         if parts.is_empty() {
             self.spare = parts;
             return Sent::All(std::mem::take(&mut self.sending_replies));
@@ -359,14 +354,29 @@ impl Stream {
         Sent::Rest(parts)
     }
 
-    /// Ends a send that failed: nothing of it will ever be sent, nor of the queue. Returns the cost
-    /// of all replies that are lost so.
-    pub(super) fn fail_send(&mut self) -> Costs {
+    /// Takes the buffer of a part back that was with the ring.
+    fn take_back(&mut self, pool: &mut Pool, part: SendPart) {
+        match self.tls {
+            // Parts in the clear were sent before the session began.
+            Some(_) => self.cipher.push(part.buf),
+            None => pool.give(part.buf),
+        }
+    }
+
+    /// Ends a send that failed: nothing of these parts will ever be sent, nor of the queue. Returns
+    /// the cost of all replies that are lost so.
+    pub(super) fn fail_send(&mut self, pool: &mut Pool, parts: Vec<SendPart>) -> Costs {
         self.sending = false;
-        self.queued.clear();
+        parts.into_iter().for_each(|part| self.take_back(pool, part));
+        self.give_back(pool);
         let mut lost = std::mem::take(&mut self.sending_replies);
         lost += std::mem::take(&mut self.queued_replies);
         lost
+    }
+
+    /// Gives the buffers of the queue back to their pool: nothing of it will be sent.
+    pub(super) fn give_back(&mut self, pool: &mut Pool) {
+        self.queued.drain(..).for_each(|part| pool.give(part.buf));
     }
 }
 
@@ -394,14 +404,17 @@ mod tests {
     use super::*;
     use crate::nbd::proto::{Command, CommandFlags};
     use crate::nbd::request::{ContextSet as Contexts, Request};
-    use crate::server::Work;
-    use drystone_core::ContextSet;
+    use crate::server::{Reserve, Work};
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
+    use drystone_core::{Arena, ContextSet};
+    use std::sync::Arc;
 
-    fn stream() -> (Stream, Pool) {
+    fn stream() -> (Stream, Pool, Arc<Reserve>) {
         let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).expect("a context");
-        (Stream::new(), Work::new(cx).pool())
+        let mut work = Work::new(cx);
+        work.reserve = Reserve::new(Arena::new(1 << 20), work.locks.clone());
+        (Stream::new(), work.pool(), work.reserve)
     }
 
     fn cost(length: u64) -> Cost {
@@ -421,7 +434,7 @@ mod tests {
 
     #[test]
     fn small_replies_share_a_part_and_end_together() {
-        let (mut stream, mut pool) = stream();
+        let (mut stream, mut pool, _) = stream();
         assert!(!stream.owes_send());
         (1..=2).for_each(|byte| queue_reply(&mut stream, &mut pool, byte));
         assert_eq!((stream.unsent_bytes(), stream.wants_send()), (1024, true));
@@ -441,17 +454,31 @@ mod tests {
 
     #[test]
     fn a_failed_send_loses_all_replies() {
-        let (mut stream, mut pool) = stream();
+        let (mut stream, mut pool, reserve) = stream();
         queue_reply(&mut stream, &mut pool, 1);
-        drop(stream.begin_send(&mut pool));
+        let parts = stream.begin_send(&mut pool);
         queue_reply(&mut stream, &mut pool, 2);
-        assert_eq!(stream.fail_send().bytes(), 1024);
+        assert_eq!(stream.fail_send(&mut pool, parts).bytes(), 1024);
         assert!(!stream.owes_send() && stream.unsent_bytes() == 0);
+        drop(pool);
+        assert_eq!(reserve.idle_count(), 2, "their buffers are not lost");
+    }
+
+    /// Ciphertext lies in buffers of the stream, which the pool never made.
+    #[test]
+    fn a_failed_send_with_tls_gives_back_what_is_the_pools() {
+        let (mut stream, mut pool, reserve) = stream();
+        stream.start_tls(&TlsConfig::of_test()).expect("a session");
+        queue_reply(&mut stream, &mut pool, 1);
+        let cipher = SendPart { buf: IoBuf::zeroed(CIPHER_BYTES), range: 0..100 };
+        assert_eq!(stream.fail_send(&mut pool, vec![cipher]).bytes(), 512);
+        drop(pool);
+        assert_eq!((stream.cipher.len(), reserve.idle_count()), (1, 1));
     }
 
     #[test]
     fn bytes_are_parsed_where_they_were_received() {
-        let (mut stream, _pool) = stream();
+        let (mut stream, ..) = stream();
         let mut buf = stream.begin_receive().expect("nothing is there");
         assert!(stream.is_receiving() && stream.begin_receive().is_none());
         buf[..4].copy_from_slice(b"abcd");
@@ -467,7 +494,7 @@ mod tests {
 
     #[test]
     fn a_client_in_the_clear_gets_no_goodbye() {
-        let (mut stream, _pool) = stream();
+        let (mut stream, ..) = stream();
         assert!(!stream.begin_goodbye() && stream.is_plain() && !stream.is_lost());
     }
 }

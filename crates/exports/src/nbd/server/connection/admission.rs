@@ -125,6 +125,12 @@ impl Admission {
         self.held = None;
     }
 
+    /// Drops the write whose data is still arriving, and gives its buffer back to the pool.
+    pub(super) fn give_back(&mut self, pool: &mut Pool) {
+        let buf = self.payload.take().and_then(|payload| payload.buf);
+        buf.into_iter().for_each(|buf| pool.give(buf));
+    }
+
     /// Counts requests whose replies were sent.
     #[inline]
     pub(super) fn end(&mut self, replies: Costs) {
@@ -140,7 +146,7 @@ impl Admission {
         coalesce: &mut Coalesce,
     ) -> Next {
         if self.payload.is_some() {
-            return self.take_data(stream);
+            return self.take_data(stream, pool);
         }
         match self.held.take() {
             Some(message) => self.admit(message, pool),
@@ -191,12 +197,12 @@ impl Admission {
 
     /// Moves received bytes into a write's data; the write starts when it is whole.
     #[inline]
-    fn take_data(&mut self, stream: &mut Stream) -> Next {
+    fn take_data(&mut self, stream: &mut Stream, pool: &mut Pool) -> Next {
         let Some(payload) = &mut self.payload else { return Next::Wait };
         let missing = payload.missing();
         if missing > 0 {
             let Ok(input) = stream.input() else {
-                self.payload = None;
+                self.give_back(pool);
                 return Next::Close;
             };
             let n = input.len().min(missing);
@@ -240,16 +246,19 @@ mod tests {
     use super::*;
     use crate::nbd::handshake::Negotiated;
     use crate::nbd::proto::{Command, REQUEST_MAGIC, TransmissionFlags};
+    use crate::nbd::tls::TlsConfig;
     use crate::nbd::{BlockSizes, ExportInfo, ReplyStyle};
-    use crate::server::{DATA_AT, Work};
-    use drystone_core::ContextSet;
+    use crate::server::{DATA_AT, Reserve, Work};
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
+    use drystone_core::{Arena, ContextSet};
+    use std::sync::Arc;
 
     struct Fixture {
         admission: Admission,
         stream: Stream,
         pool: Pool,
+        reserve: Arc<Reserve>,
     }
 
     /// The admission of a client with room for `requests_max` requests of 1 MiB in all.
@@ -261,6 +270,8 @@ mod tests {
         let negotiated = Negotiated { export, flags, style, contexts, no_zeroes: true, tls: false };
         let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).expect("a context");
         let windows = Windows::new(requests_max, 1 << 20);
+        let mut work = Work::new(cx);
+        work.reserve = Reserve::new(Arena::new(1 << 20), work.locks.clone());
         Fixture {
             admission: Admission::new(
                 Transmission::new(&negotiated),
@@ -268,7 +279,8 @@ mod tests {
                 windows,
             ),
             stream: Stream::new(),
-            pool: Work::new(cx).pool(),
+            pool: work.pool(),
+            reserve: work.reserve,
         }
     }
 
@@ -341,6 +353,18 @@ mod tests {
         let data = &buf[DATA_AT + 100..DATA_AT + 1100];
         assert!(data[..300].iter().all(|b| *b == 7) && data[300..].iter().all(|b| *b == 8));
         assert!(!it.admission.awaits_data());
+    }
+
+    #[test]
+    fn a_write_whose_data_breaks_tls_gives_its_buffer_back() {
+        let mut it = fixture(4);
+        it.receive(&message(Command::Write, 0, 1000));
+        assert!(matches!(it.next(), Next::More) && it.admission.awaits_data());
+        it.stream.start_tls(&TlsConfig::of_test()).expect("a session");
+        it.receive(&[0xff; 64]);
+        assert!(matches!(it.next(), Next::Close) && !it.admission.awaits_data());
+        drop(it.pool);
+        assert_eq!(it.reserve.idle_count(), 1);
     }
 
     #[test]

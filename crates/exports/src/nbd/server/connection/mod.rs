@@ -11,6 +11,7 @@
 //!
 //! Invariants:
 //! * A connection is dropped only when no receive, no send and no bio of it is under way.
+//! * A connection that is over gives all buffers of its pool back to it.
 //! * A connection has a negotiation until its export is open, and never again.
 
 mod admission;
@@ -18,6 +19,8 @@ mod life;
 mod negotiation;
 mod open_export;
 mod ring_io;
+#[cfg(test)]
+mod tests;
 
 use self::admission::GO_BYTES;
 use self::life::Life;
@@ -70,9 +73,10 @@ pub(super) enum Want {
 /// A connection.
 pub(super) struct Connection {
     life: Life,
+    /// Before the phase: its share leaves the ledger while device and group are still the client's.
+    pool: Pool,
     phase: Phase,
     stream: Stream,
-    pool: Pool,
     coalesce: Coalesce,
     progress: Progress,
     accepted: Accepted,
@@ -204,8 +208,13 @@ impl Connection {
         self.life.kill();
     }
 
-    /// The socket, to be closed.
-    pub(super) fn into_socket(self) -> OwnedFd {
+    /// Ends a connection that is over, and gives its buffers back to their lender. Returns the
+    /// socket, to be closed.
+    pub(super) fn into_socket(mut self) -> OwnedFd {
+        self.stream.give_back(&mut self.pool);
+        if let Phase::Transmission(export) = &mut self.phase {
+            export.admission.give_back(&mut self.pool);
+        }
         self.life.into_socket()
     }
 

@@ -43,7 +43,7 @@ impl Connection {
         self.progress.note(result);
         let replies = if result.is_some_and(|result| result <= 0) {
             self.life.kill();
-            self.stream.fail_send()
+            self.stream.fail_send(&mut self.pool, parts)
         } else {
             match self.stream.end_send(&mut self.pool, parts, result.unwrap_or(0) as usize) {
                 Sent::Rest(parts) => return Some(parts),
