@@ -68,7 +68,7 @@ impl Manager {
         let fits_below = self.shared.fits_below.load(Acquire);
         let (action, start) = if fits_below != CLEAN {
             (SyncAction::Resync, fits_below)
-        } else if let Some(start) = self.find_rebuild() {
+        } else if let Some(start) = self.prepare_rebuild() {
             (SyncAction::Recover, start)
         } else if let Some(action) = self.sync.take_asked() {
             (action, 0)
@@ -120,16 +120,24 @@ impl Manager {
         run.skip_clean(self.records.bitmap().map(|bitmap| &*bitmap.words))
     }
 
-    /// From where on members have to be rebuilt, if any do; spares take vacant places before.
-    fn find_rebuild(&mut self) -> Option<u64> {
-        if self.shared.conf().is_broken {
-            return None;
-        }
-        self.members.assign_spares();
-        // A spare's role is on record before contexts write to it, also while other roles stay
-        // vacant.
-        if self.members.is_changed() {
-            self.write_superblocks();
+    /// Give vacant places to spares. From where on members have to be rebuilt, if any do.
+    ///
+    /// A spare that cannot be put on record has failed, and the next one takes its place. This ends:
+    /// every further round needs another spare.
+    fn prepare_rebuild(&mut self) -> Option<u64> {
+        loop {
+            if self.members.lost() > self.members.tolerated() {
+                return None;
+            }
+            self.members.assign_spares();
+            // A spare's role is on record before contexts write to it, also while other roles stay
+            // vacant.
+            if !self.members.is_changed() {
+                break;
+            }
+            if self.write_superblocks() {
+                self.publish();
+            }
         }
         self.members.rebuilt().map(|disk| disk.in_sync_below.load(Acquire)).min()
     }

@@ -144,3 +144,56 @@ fn a_spare_that_does_not_flush_replaces_nobody() {
     });
     all_fits(&mut stand);
 }
+
+/// A frozen array that lost `d1`, and has the devices from `members` on as spares.
+fn frozen(level: Level, members: usize, spares: usize) -> Stand {
+    let mut stand = Stand::new(members);
+    stand.create(level, true);
+    stand.start();
+    assert!(stand.write(0, 1, BYTES).is_ok());
+    stand.command(Command::Freeze(true)).unwrap();
+    stand.command(Command::Fail("d1".to_owned())).unwrap();
+    for spare in members..members + spares {
+        stand.add_device(vec![0; stand.memories[0].image().len()]);
+        add(&mut stand, spare).unwrap();
+        assert_eq!(stand.states()[spare], DiskState::Spare);
+    }
+    stand
+}
+
+#[test]
+fn a_spare_that_takes_no_superblock_is_followed_by_the_next_at_once() {
+    let mut stand = frozen(Level::Raid5, 4, 2);
+    stand.memories[4].is_dead.store(true, Relaxed);
+    stand.command(Command::Freeze(false)).unwrap();
+    // The manager is not woken again.
+    assert!(matches!(stand.states()[4], DiskState::Faulty(_)));
+    assert_eq!(stand.states()[5], DiskState::Rebuilding(Role(1)));
+    all_fits(&mut stand);
+}
+
+#[test]
+fn a_member_that_fails_as_a_spare_goes_on_record_is_used_no_more() {
+    let mut stand = frozen(Level::Raid6, 5, 1);
+    for device in [2, 5] {
+        stand.memories[device].flush_fails.store(true, Relaxed);
+    }
+    stand.command(Command::Freeze(false)).unwrap();
+    for device in [2, 5] {
+        assert!(matches!(stand.states()[device], DiskState::Faulty(_)), "{device}");
+    }
+    stand.power.take();
+    assert!(stand.reads(0, 1, BYTES));
+    let entries = stand.power.take();
+    assert!(!entries.is_empty() && entries.iter().all(|entry| entry.device != 2), "{entries:?}");
+}
+
+#[test]
+fn nothing_is_rebuilt_if_too_many_fail_as_the_spare_goes_on_record() {
+    let mut stand = frozen(Level::Raid5, 4, 1);
+    stand.memories[0].flush_fails.store(true, Relaxed);
+    stand.command(Command::Freeze(false)).unwrap();
+    let status = stand.array.as_ref().unwrap().0.status();
+    assert!(matches!(stand.states()[0], DiskState::Faulty(_)));
+    assert_eq!((status.state, status.sync.is_none()), (ArrayState::Broken, true));
+}
