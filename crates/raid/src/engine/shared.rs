@@ -19,7 +19,7 @@ use drystone_core::primitive::{AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::stats::DeviceStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::turn::TurnLock;
-use drystone_core::{Holders, Published};
+use drystone_core::{Holders, Published, Subscription};
 use std::sync::{Arc, Weak};
 
 /// Shards of the stripe cache.
@@ -210,6 +210,11 @@ impl Shared {
 
     pub(crate) fn ports(&self) -> Arc<Ports> {
         self.ports.get(&self.ports_locks).1
+    }
+
+    /// Take the ports of now.
+    pub(crate) fn refresh_ports(&self, ports: &mut Subscription<Ports>) {
+        ports.refresh(&self.ports, &self.ports_locks);
     }
 
     pub(crate) fn open_port(&self, origin: Origin, doorbell: Arc<Message>) -> Arc<Port> {

@@ -79,3 +79,21 @@ fn with_dropped(dropped: u64) {
 fn who_waits_for_a_stripe_and_is_dropped_keeps_nobody_waiting() {
     (0..1 << USERS).for_each(with_dropped);
 }
+
+#[test]
+fn a_context_that_goes_on_lets_go_of_a_stopped_array() {
+    let mut stand = Stand::new(4);
+    stand.create(Level::Raid5, true);
+    stand.start();
+    let device: Arc<dyn Device> = Arc::new(stand.array.as_ref().unwrap().0.clone());
+    let mut ctx = stand.set.open(Engine::Plain).unwrap();
+    let index = ctx.open(&device).unwrap();
+    let kept = Arc::downgrade(&device);
+    drop(device);
+    assert!(stand.write(0, 9, 64 << 10).is_ok());
+    stand.stop();
+    ctx.reap(&mut BioList::new());
+    assert_eq!(kept.strong_count(), 1, "the owner has not released it");
+    ctx.release(index);
+    assert_eq!(kept.strong_count(), 0);
+}

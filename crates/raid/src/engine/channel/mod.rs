@@ -318,7 +318,7 @@ impl Channel for ArrayChannel {
     }
 
     fn try_retire(&mut self) -> bool {
-        self.conf().is_closed && self.peers.is_alone()
+        self.conf().is_closed && self.peers.close()
     }
 
     fn cancel_pending(&mut self, env: &mut Env) {

@@ -1,8 +1,9 @@
 //! The channels of an array as one of them reaches the others.
 //!
 //! Invariants:
-//! * The own port is open as long as this exists. It is opened before the configuration is read for
-//!   the first time, so that each later change finds the port.
+//! * The own port is opened before the configuration is read for the first time, so that each later
+//!   change finds the port. It is closed when the array has been stopped and nothing of the channel
+//!   is in flight ([`Peers::close`]), or else when this is dropped.
 //! * `ports` may lack a port that was opened since: a port that is looked for is looked for among
 //!   those of now.
 
@@ -99,9 +100,13 @@ impl Peers {
         self.own.done.take()
     }
 
-    /// Nobody else has the port any more.
-    pub(super) fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.own) == 1
+    /// Close the own port, once nothing of the channel is in flight. True once no other thread can
+    /// ring its doorbell any more.
+    pub(super) fn close(&mut self) -> bool {
+        self.shared.close_port(&self.own);
+        // The copy of before has the port.
+        self.shared.refresh_ports(&mut self.ports);
+        Port::is_ours_alone(&mut self.own)
     }
 }
 
@@ -154,5 +159,23 @@ mod tests {
         assert!(first.mark_foreign(1, &locks).is_none(), "it knows");
         second.own().clear_foreign();
         assert!(first.mark_foreign(1, &locks).is_some());
+    }
+
+    #[test]
+    fn the_channels_of_a_stopped_array_are_let_go_of() {
+        let locks = LockCounters::new(ManualClock::new(1));
+        let shared = Shared::new("a", conf(3), &locks);
+        let mut first = open(&shared, Origin::Io, &locks);
+        let mut second = open(&shared, Origin::Io, &locks);
+        assert!(first.find(1, &locks).is_some() && second.find(0, &locks).is_some());
+        assert!(!first.close(), "the other one has it");
+        assert!(shared.ports().get(0).is_none() && shared.ports().get(1).is_some());
+        assert!(!second.close(), "the first one has it as it was then");
+        assert!(first.close() && second.close());
+        let mut third = open(&shared, Origin::Io, &locks);
+        let bell = third.own().doorbell().clone();
+        assert!(!third.close(), "its doorbell may be on its way");
+        drop(bell);
+        assert!(third.close());
     }
 }
