@@ -6,6 +6,7 @@
 //! * No two stripes have the same sector.
 //! * A stripe becomes busy in [`StripeCache::claim`] and idle in [`StripeCache::release`], and
 //!   keeps its blocks in between: a cache that is to shrink gives it up afterwards.
+//! * [`StripeCache::resize`] adds idle stripes, and gives up idle ones only.
 
 use super::stripe::{State, Stripe};
 use super::table::StripeTable;

@@ -5,7 +5,7 @@
 //!   itself. One that was cancelled is begun again as it was.
 //! * A block is sent again only to a device that may have it: a successor under the same number may
 //!   lack the block.
-//! * The box and the lists of a run are kept once its blocks are out.
+//! * The box and the list of a run go back to `runs`, which keeps some, once its blocks are out.
 
 use super::Shard;
 use super::effects::TurnEffects;

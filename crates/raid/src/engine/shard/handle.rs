@@ -5,8 +5,8 @@
 //! Invariants:
 //! * A step is taken only while no I/O of the stripe is under way.
 //! * A step reaches one stripe: it borrows that one and not the cache.
-//! * A stripe that is blocked has I/O, or awaits the manager or its log. Each of them queues it
-//!   again.
+//! * A stripe that is blocked has I/O, or awaits the manager or its log, each of which queues it
+//!   again. A write that no member is there for starts no I/O: that stripe is queued at once.
 
 use super::effects::{ShardCounts, TurnEffects};
 use super::items::Items;
@@ -23,7 +23,7 @@ use drystone_core::{IoBuf, Status};
 pub(super) enum Step {
     /// Its next step can be taken at once.
     Continue,
-    /// It waits for I/O or for the manager.
+    /// It waits for I/O, the manager or its log, or is queued.
     Blocked,
     /// It has no work any more.
     Idle,

@@ -15,9 +15,10 @@
 //!   its own.
 //! * A stripe waits for no item: a piece is done without the others.
 //!
-//! The parts have no access to each other. `cache` knows which stripe has work, `items` the pieces
-//! and the line, `ready` the stripes whose next step is due, `runs` the I/O that is under way. The
-//! steps of a stripe (`handle`) borrow that stripe and the parts that they need.
+//! The parts hold no references to each other. `cache` knows which stripe has work, `items` the
+//! pieces and the line, `ready` the stripes whose next step is due, `runs` the I/O that is under
+//! way. Calls of `ready` and `runs` that reach stripes borrow the cache. The steps of a stripe
+//! (`handle`) borrow that stripe and the parts that they need.
 //!
 //! Source: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, linux-raid,
 //! 2015); its reversal in Linux (2016) is why no condition here is one of the whole array.
