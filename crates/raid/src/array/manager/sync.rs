@@ -122,8 +122,8 @@ impl Manager {
 
     /// Give vacant places to spares. From where on members have to be rebuilt, if any do.
     ///
-    /// A spare that cannot be put on record has failed, and the next one takes its place. This ends:
-    /// every further round needs another spare.
+    /// A spare that cannot be put on record has failed, and the next one takes its place. This
+    /// ends: every further round needs another spare.
     fn prepare_rebuild(&mut self) -> Option<u64> {
         loop {
             if self.members.lost() > self.members.tolerated() {
