@@ -158,7 +158,7 @@ fn other_scenarios_pass_their_fixed_seeds() {
 fn seeds_of(scenario: &Scenario) -> u64 {
     let (usual, long) = match scenario.name {
         "raid" => (200, 400),
-        "raid-crash" => (20, 60),
+        "raid-crash" => (36, 60),
         "raid-metadata" => (40, 80),
         "crash" => (30, 100),
         _ => (60, 120),
