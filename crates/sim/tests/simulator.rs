@@ -153,17 +153,15 @@ fn other_scenarios_pass_their_fixed_seeds() {
     }
 }
 
-/// So many fixed seeds of other scenarios than the first one meet what they must. With
-/// `DRYSTONE_LONG` set, `make test-long` runs more.
+/// So many fixed seeds of other scenarios than the first one meet what they must.
 fn seeds_of(scenario: &Scenario) -> u64 {
-    let (usual, long) = match scenario.name {
-        "raid" => (200, 400),
-        "raid-crash" => (36, 60),
-        "raid-metadata" => (40, 80),
-        "crash" => (30, 100),
-        _ => (60, 120),
-    };
-    if std::env::var_os("DRYSTONE_LONG").is_some() { long } else { usual }
+    match scenario.name {
+        "raid" => 200,
+        "raid-crash" => 36,
+        "raid-metadata" => 40,
+        "crash" => 30,
+        _ => 60,
+    }
 }
 
 /// A seed of this scenario takes as long as so many of others: each restart synchronises and checks
