@@ -21,8 +21,8 @@ pub const PATIENCE: Duration = Duration::from_secs(300);
 /// Words of every guest's kernel command line. The console shows all, and a panic or a mere oops
 /// ends QEMU by a reboot, so that no test continues with a broken kernel.
 ///
-/// `no_timer_check`: the kernel counts interrupts of the timer for some milliseconds to find out how
-/// it is wired, and panics if there are none, as on a busy machine that emulates it slowly.
+/// `no_timer_check`: the kernel counts interrupts of the timer for some milliseconds to find out
+/// how it is wired, and panics if there are none, as on a busy machine that emulates it slowly.
 const ARGUMENTS: &str = "console=ttyS0 panic=-1 oops=panic no_timer_check";
 
 /// A guest to be started. Made by [`Guest::builder`].
