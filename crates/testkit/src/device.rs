@@ -25,7 +25,7 @@ use drystone_core::{Channel, Device, DeviceInfo, Env, Extent, Result};
 ///     }
 ///
 ///     fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
-///         unimplemented!("nobody opens it")
+///         panic!("nobody opens it")
 ///     }
 ///
 ///     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
