@@ -349,7 +349,7 @@ impl Bio {
     pub fn zero_data(&mut self) {
         debug_assert_eq!(self.op, Op::Read);
         // SAFETY: a read's segments are valid for writes while it is in flight, which is what its
-        // maker vouched for, and nobody else has the bio.
+        // maker vouched for, and no other code has the bio.
         self.each_segment(|s| unsafe { s.ptr.write_bytes(0, s.len) });
     }
 
@@ -397,7 +397,7 @@ impl Bio {
     /// any buffer.
     ///
     /// # Safety
-    /// The buffer must be gone before the bio ends, and nobody may write to it.
+    /// The buffer must be gone before the bio ends, and no thread may write to it.
     pub unsafe fn lend_data(&self, at: u64, bytes: usize) -> Option<IoBuf> {
         if self.op != Op::Write || !self.flags.contains(BioFlags::STABLE) {
             return None;
@@ -472,8 +472,8 @@ impl Bio {
     /// # Safety
     /// `parent` must be in flight, in this context's hands, and not end before its parts.
     pub(crate) unsafe fn whole_of(&mut self, parent: NonNull<Bio>) {
-        // SAFETY: the caller vouches that the parent is alive and nobody else uses it. Its status
-        // is to be the first error of its parts, whatever it was used for before.
+        // SAFETY: the caller vouches that the parent is alive and no other code uses it. Its status
+        // becomes the first error of its parts, whatever it was used for before.
         unsafe {
             (*parent.as_ptr()).status = Status::Ok;
             self.like(&*parent.as_ptr(), parent);
@@ -586,7 +586,8 @@ impl Bio {
         (channel != NO_END_IO).then_some(channel.into())
     }
 
-    /// A volume that remapped the bio, or a channel, is to learn of the end of this very bio.
+    /// True if a volume that remapped the bio, or a channel, must learn of the end of this very
+    /// bio.
     pub(crate) fn is_watched(&self) -> bool {
         !self.trail.is_empty() || self.end_io != NO_END_IO
     }
@@ -598,7 +599,7 @@ impl Bio {
     /// As for [`Bio::whole_of`].
     #[inline]
     pub(crate) unsafe fn part_of(&mut self, parent: NonNull<Bio>, skip: u64, bytes: u64) {
-        // SAFETY: the caller vouches that the parent is alive and nobody else uses it.
+        // SAFETY: the caller vouches that the parent is alive and no other code uses it.
         let whole = unsafe { &*parent.as_ptr() };
         debug_assert!(skip + bytes <= whole.bytes && !self.is_watched());
         (self.sector, self.bytes) = (whole.sector.after(skip), bytes);

@@ -1,7 +1,7 @@
 //! Aligned I/O buffers and the memory segments a bio points at.
 //!
 //! Invariants:
-//! * An [`IoBuf`] owns its allocation alone: nobody else frees or resizes it, and it is never
+//! * An [`IoBuf`] owns its allocation alone: no other code frees or resizes it, and it is never
 //!   null. Its alignment ([`IoBuf::ALIGN`]) suits direct I/O on every device we know.
 //! * While a bio is in flight it owns its `IoBuf`; the memory is freed only after the driver
 //!   has given the bio back.
@@ -204,7 +204,7 @@ impl Arena {
         let fits = |used: usize| used.checked_add(room).filter(|end| *end <= self.whole.len);
         let start = self.used.try_update(Ordering::Relaxed, Ordering::Relaxed, fits).ok()?;
         let segment = self.whole.segment(start..start + bytes);
-        // The range was handed out to nobody else, and `arena` keeps the memory.
+        // The range was handed out only once, and `arena` keeps the memory.
         let ptr = NonNull::new(segment.ptr)?;
         Some(IoBuf { ptr, len: bytes, memory: Memory::Arena { _whole: self.clone() } })
     }

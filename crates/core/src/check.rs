@@ -1,4 +1,4 @@
-//! Whether a bio makes sense for a device, as Linux's `submit_bio_noacct` checks it, in its order.
+//! The check of a bio against its device: the checks of Linux's `submit_bio_noacct`, in its order.
 
 use crate::bio::Bio;
 use crate::limits::Limits;
@@ -8,8 +8,8 @@ use crate::status::Status;
 /// Sectors below this have an offset in bytes that cannot overflow.
 const SECTOR_LIMIT: u64 = 1 << 54;
 
-/// True for a read or write inside a device of `size_bytes` that needs no further look: none of the
-/// flags `special`, whole blocks, permitted. False says nothing; see [`check`].
+/// True for a read or write inside a device of `size_bytes` that needs no further check: none of
+/// the flags `special`, whole blocks, permitted. False says nothing; see [`check`].
 #[inline(always)]
 pub fn is_plain(bio: &Bio, limits: &Limits, size_bytes: u64, special: BioFlags) -> bool {
     let start = bio.sector.bytes();
@@ -24,10 +24,10 @@ pub fn is_plain(bio: &Bio, limits: &Limits, size_bytes: u64, special: BioFlags) 
         && !(limits.read_only && bio.op.is_write())
 }
 
-/// Whether a device of `size_bytes` with `limits` can take `bio`.
+/// Checks that a device of `size_bytes` with `limits` can take `bio`.
 ///
 /// # Errors
-/// The status that the bio is to end with.
+/// The status with which the bio must end.
 pub fn check(bio: &Bio, limits: &Limits, size_bytes: u64) -> Result<(), Status> {
     if bio.op == Op::Flush {
         return Ok(());

@@ -41,7 +41,7 @@ pub trait Clock: Send + Sync {
     /// How many [`Clock::cycles`] go into `ns` nanoseconds, at the most.
     fn cycles_in(&self, ns: Ns) -> u64;
 
-    /// Nanoseconds that the calling thread has had a processor; 0 where nobody counts them.
+    /// Nanoseconds that the calling thread has had a processor; 0 where they are not counted.
     fn thread_cpu(&self) -> Ns {
         0
     }
@@ -184,7 +184,7 @@ impl TimeCache {
         &self.clock
     }
 
-    /// How often the clock was read.
+    /// The number of readings of the clock.
     pub fn reads(&self) -> u64 {
         self.reads
     }

@@ -80,8 +80,8 @@ pub trait Device: ExtentSource + Send + Sync {
     fn set_attribute(&self, name: &str, value: &str) -> Result<()>;
 
     /// Nobody will use this device any more: contexts give it up as soon as nothing of it is in
-    /// flight, and with the last of them it is closed. Nothing waits; call it again to have those
-    /// look that have not given it up. A device that holds nothing of others may do nothing.
+    /// flight, and with the last of them it is closed. Nothing waits; call it again to remind the
+    /// contexts that have not given it up. A device that holds nothing of others may do nothing.
     fn retire(&self) {}
 }
 
@@ -118,7 +118,7 @@ pub trait Channel: Send {
         u64::MAX
     }
 
-    /// How many bytes of `bio`, from its beginning, the device takes as one I/O; 0 if it will
+    /// The bytes of `bio`, from its beginning, that the device takes as one I/O; 0 if it will
     /// refuse it.
     fn first_part(&self, bio: &Bio) -> u64 {
         bio.bytes
@@ -168,7 +168,7 @@ pub trait Channel: Send {
         false
     }
 
-    /// When [`Channel::tick`] is to be called next, if ever.
+    /// The time of the next call of [`Channel::tick`], if there is one.
     fn deadline(&self) -> Option<Ns> {
         None
     }
@@ -181,8 +181,8 @@ pub trait Channel: Send {
 
     /// Close what others still reach the channel by, if its device is over ([`Device::retire`]).
     /// True if the channel may be dropped and its number given to another: nothing of it is in
-    /// flight, and nobody can send it a message or a ring event any more. Called while no bio names
-    /// it.
+    /// flight, and no thread can send it a message or a ring event any more. Called while no bio
+    /// names it.
     fn try_retire(&mut self) -> bool {
         false
     }

@@ -16,11 +16,11 @@ use std::fmt;
 pub struct Failure {
     /// The operation.
     pub op: Op,
-    /// How it ended.
+    /// Its status.
     pub status: Status,
     /// The first byte of it; of no meaning for a flush.
     pub offset: u64,
-    /// How many bytes.
+    /// Its length.
     pub bytes: u64,
 }
 
@@ -61,12 +61,12 @@ pub struct Failures {
 pub struct Noted {
     /// One failure. `None` with some more if these came just as the one before was taken.
     pub first: Option<Failure>,
-    /// How many more there were.
+    /// The number of further ones.
     pub more: u64,
 }
 
 impl Noted {
-    /// How many failures these are.
+    /// The number of failures that these are.
     pub fn count(&self) -> u64 {
         self.more + u64::from(self.first.is_some())
     }

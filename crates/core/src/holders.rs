@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 
 /// A device on top of others. Told from control threads only.
 pub trait Holder: Send + Sync {
-    /// Polling is about to end at a device below: nobody above may count on it any more. It takes
-    /// effect when this has returned.
+    /// Polling is about to end at a device below: no device above may count on it any more. It
+    /// takes effect when this has returned.
     fn polling_ends(&self);
 
     /// Limits, size or the polling of a device below have changed.

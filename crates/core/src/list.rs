@@ -204,7 +204,7 @@ impl BioList {
     /// A list of the chain from `head` to `tail`.
     ///
     /// # Safety
-    /// They come from [`BioList::into_raw`] (or a chain of that shape) and nobody else owns them.
+    /// They come from [`BioList::into_raw`] (or a chain of that shape) and no other code owns them.
     pub(crate) unsafe fn from_raw(head: *mut Bio, tail: *mut Bio, len: usize) -> Self {
         BioList { head, tail, len }
     }

@@ -106,7 +106,7 @@ impl Mailbox {
         Mailbox { head: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// True when there was nothing at the moment of the look.
+    /// True when there was nothing at the moment of the read.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.head.load(Ordering::Relaxed).is_null()

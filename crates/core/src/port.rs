@@ -1,10 +1,10 @@
-//! How the channels of one device reach each other: each has a port, which the others find by its
+//! The ports of the channels of one device: each channel has one, and the others find it by its
 //! number.
 //!
 //! Invariants:
 //! * No two ports of a device have the same number at a time; the lowest that is free is given
 //!   first.
-//! * [`Ports`] is a value that does not change once it is shared: it is published anew
+//! * [`Ports`] is a value that does not change once it is shared: it is published again
 //!   ([`crate::Published`]) when a port is opened or closed.
 
 use crate::mailbox::Message;
@@ -25,13 +25,13 @@ impl<P> Port<P> {
         self.index
     }
 
-    /// The message that makes the channel look at what others did.
+    /// The doorbell: it makes the channel look at its port.
     #[inline]
     pub fn doorbell(&self) -> &Arc<Message> {
         &self.doorbell
     }
 
-    /// Whether nobody else has the port or its doorbell. For a port that is closed.
+    /// True if no other code has the port or its doorbell. For a port that is closed.
     pub fn is_ours_alone(port: &mut Arc<Self>) -> bool {
         Arc::get_mut(port).is_some_and(|port| Arc::get_mut(&mut port.doorbell).is_some())
     }

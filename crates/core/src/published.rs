@@ -7,8 +7,8 @@
 //! * Reading the counter writes nothing, and the lock is taken only after a change.
 //!
 //! Linux does this by RCU: the reader's copy is its read-side critical section, and it ends when
-//! the reader looks at the counter again. A writer that must know that no reader has the old value
-//! any more (a grace period) has each of them look ([`crate::context::Handle::kick`]).
+//! the reader reads the counter again. A writer that must know that no reader has the old value
+//! any more (a grace period) has each of them refresh ([`crate::context::Handle::kick`]).
 
 use crate::error::Result;
 use crate::primitive::{AtomicU64, Ordering::*};
@@ -74,7 +74,7 @@ impl<T> Subscription<T> {
         Subscription { epoch, value }
     }
 
-    /// Whether the copy is the current value. Writes nothing.
+    /// True if the copy is the current value. Writes nothing.
     #[inline]
     pub fn is_current(&self, published: &Published<T>) -> bool {
         published.epoch() == self.epoch

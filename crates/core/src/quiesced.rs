@@ -39,7 +39,7 @@ impl Quiesced {
         self.0.store(GONE, Release);
     }
 
-    /// Whether the channel is quiesced in the suspension of `epoch`.
+    /// True if the channel is quiesced in the suspension of `epoch`.
     pub fn is_since(&self, epoch: u64) -> bool {
         self.0.load(Acquire) >= epoch
     }

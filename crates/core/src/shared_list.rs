@@ -9,8 +9,8 @@
 //!
 //! Memory order: `add` releases with its compare-and-swap, `take` acquires with its swap, so
 //! the taker sees everything that was written to the bios before they were added. A thread that
-//! adds and then looks whether another is at work must pass a full fence between, and so must a
-//! thread that ends its work and then looks into the list (the list does not: not every user needs
+//! adds and then reads whether another is at work must pass a full fence between, and so must a
+//! thread that ends its work and then reads the list (the list does not: not every user needs
 //! it).
 
 #![allow(unsafe_code, reason = "an intrusive list that many threads add to")]
@@ -40,7 +40,7 @@ impl SharedBioList {
         SharedBioList { newest: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// True when there was nothing at the moment of the look.
+    /// True when there was nothing at the moment of the read.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.newest.load(Ordering::Relaxed).is_null()

@@ -1,4 +1,4 @@
-//! How an I/O ended. Names and numbers follow Linux's `blk_status_t`
+//! The status of an I/O. Names and numbers follow Linux's `blk_status_t`
 //! (`include/linux/blk_types.h`); each status maps to one errno and back.
 
 /// The outcome of a bio or request.

@@ -1,7 +1,7 @@
 //! Threads of ours: a panic in one of them ends the process.
 //!
 //! A wait for a context whose thread has gone, for a gate that a visitor claimed and never left, or
-//! for a manager that nobody replaces would never end, in a server that looks alive. A process that
+//! for a manager without a successor would never end, in a server that looks alive. A process that
 //! has ended is restarted, and serves.
 
 #![expect(clippy::disallowed_types, reason = "the one place that starts threads of the product")]
@@ -63,7 +63,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the process that is to end.
+    /// Set in the process that must end.
     const VICTIM: &str = "DRYSTONE_TEST_THREAD_PANICS";
 
     #[test]

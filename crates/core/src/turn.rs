@@ -6,12 +6,12 @@
 //! Invariants:
 //! * The data path only ever tries the lock. A publisher that finds it taken has published its
 //!   bios. The control plane waits for the lock to close a channel, and leaves it as all do.
-//! * Published bios are seen: by the holder, by a holder that leaves and looks again, or by their
-//!   publisher, which tries the lock once more. So is a wish that the holder look at something that
-//!   changed elsewhere ([`TurnLock::enter_to_recheck`]).
+//! * Published bios are seen: by the holder, by a holder that leaves and rechecks, or by their
+//!   publisher, which tries the lock once more. So is a request that the holder recheck something
+//!   that changed elsewhere ([`TurnLock::enter_to_recheck`]).
 //!
-//! Memory order: the publisher publishes, passes a full fence and looks whether the lock is free;
-//! the holder frees the lock, passes a full fence and looks what is published (Dekker), so at
+//! Memory order: the publisher publishes, passes a full fence and reads whether the lock is free;
+//! the holder frees the lock, passes a full fence and reads the published list (Dekker), so at
 //! least one sees the other. The same fences serve a thread that brings something in another way (a
 //! tag that it freed before a fence of its own) and then tries the lock.
 
@@ -38,9 +38,9 @@ pub struct TurnLock<T> {
     published_at_head: SharedBioList,
     /// The last to publish, by the number that it gave.
     publisher: AtomicU32,
-    /// Somebody came to look, and did not get the turn.
+    /// A thread wanted a recheck, and did not get the turn.
     wanted: AtomicBool,
-    /// Somebody has the turn: a hint that spares a try.
+    /// A thread has the turn: a hint that spares a try.
     busy: AtomicBool,
     class: LockClass,
     lock: Lock<T>,
@@ -95,8 +95,8 @@ impl<T> TurnLock<T> {
         if crate::mutated!("turn_want_order") {
             self.wanted.store(true, Release);
         } else if !crate::mutated!("turn_want") {
-            // A thread that wanted it before may get no look but ours: what it saw is to be seen
-            // here, too.
+            // A thread that wanted it before may get no recheck but ours, which must see all that
+            // the thread saw.
             self.wanted.swap(true, AcqRel);
         }
         fence(SeqCst);
@@ -132,7 +132,7 @@ impl<T> TurnLock<T> {
     }
 
     /// Leave the turn. True if something was published meanwhile: then try it again. After this
-    /// call it may also be looked whether anything else that was missing has come.
+    /// call the caller may also check whether anything else that was missing has come.
     #[inline]
     #[must_use]
     pub fn leave(&self, turn: Guard<'_, T>) -> bool {
@@ -144,7 +144,7 @@ impl<T> TurnLock<T> {
         self.has_published() && !(mistake!("turn_recheck"))
     }
 
-    /// True while something is published, or a look is wanted.
+    /// True while something is published, or a recheck is wanted.
     #[inline]
     pub fn has_published(&self) -> bool {
         !self.published.is_empty()
@@ -237,7 +237,7 @@ mod loom_tests {
         });
     }
 
-    /// A change elsewhere is looked at, though another thread has the turn when its bringer comes.
+    /// A change elsewhere is seen, though another thread has the turn when its writer comes.
     #[test]
     fn loom_turn_a_recheck_is_not_lost() {
         let mut builder = loom::model::Builder::new();
@@ -258,7 +258,7 @@ mod loom_tests {
         });
     }
 
-    /// News come one after the other, while somebody looks again because of the first: the last are
+    /// Changes come one after the other, while a thread rechecks because of the first: the last are
     /// seen.
     #[test]
     fn loom_turn_of_two_rechecks() {

@@ -41,7 +41,7 @@ impl PolledTo {
 /// Which way a poller goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollPath {
-    /// Nothing is to be polled.
+    /// There is nothing to poll.
     None,
     /// The one queue that the bio went to.
     Queue,

@@ -31,7 +31,7 @@ impl DevIndex {
     }
 }
 
-/// Every so many calls of reap the channels' deadlines are looked at, for loops that never wait.
+/// Calls of reap between two checks of the channels' deadlines, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
 
 /// Polls of [`ContextCore::busy_poll_before_sleep`]: a microsecond of spinning, then some rounds
@@ -51,7 +51,7 @@ const MAX_DEVICES: usize = 60_000;
 
 pub(crate) struct ContextCore {
     pub(crate) env: Env,
-    /// By number; a gap is a number that nobody has, or a channel that could not be opened, which
+    /// By number; a gap is a number without a device, or a channel that could not be opened, which
     /// is tried again.
     channels: Vec<Option<Box<dyn Channel>>>,
     /// Scratch for events, kept to save its allocation.
@@ -97,7 +97,7 @@ impl ContextCore {
 
     pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
         self.free_channels_if_many();
-        // Devices that a volume named meanwhile and nobody has used yet.
+        // Devices that a volume named meanwhile and that are not used yet.
         self.unopened().into_iter().for_each(|index| _ = self.open_channel(index as usize));
         let gaps = self.unopened();
         let index = self.env.channel_of(device);
@@ -152,7 +152,7 @@ impl ContextCore {
         }
     }
 
-    /// Give up the channels that nobody needs any more, with their numbers: of devices that are
+    /// Give up the channels that are not needed any more, with their numbers: of devices that are
     /// over, and those that were named and never opened.
     #[cold]
     fn free_channels(&mut self) {
@@ -231,7 +231,7 @@ impl ContextCore {
         }
         let link = self.env.links.link(index);
         let (mut down, mut returned) = (link.down.take(), link.returned.take());
-        // Taken only with something in it: its memory is to stay there.
+        // Taken only with something in it: its memory must stay there.
         let mut done = match link.remapped_done.is_empty() {
             true => Vec::new(),
             false => std::mem::take(&mut link.remapped_done),

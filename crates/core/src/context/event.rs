@@ -34,7 +34,7 @@ impl Context {
         call.core().event_descriptor(handle)
     }
 
-    /// Forget what made the descriptor readable, and look for what there is to do: completions,
+    /// Forget what made the descriptor readable, and look for work: completions,
     /// polled I/O, deadlines that have passed. Reap afterwards, then sleep.
     pub fn clear_event(&mut self) {
         let mut call = Call::begin(&self.handle);

@@ -27,7 +27,7 @@ pub struct RemappedDone {
     pub group: OpGroup,
     /// When they were submitted.
     pub start_ns: Ns,
-    /// How many they were.
+    /// Their number.
     pub count: u64,
     /// Bytes of all of them.
     pub bytes: u64,
@@ -215,7 +215,7 @@ impl Links {
         self.links[channel as usize].in_flight
     }
 
-    /// The next channel for which something is left, which is to be taken.
+    /// The next channel for which something is left; the caller takes it.
     #[inline]
     pub(super) fn next_ready(&mut self) -> Option<u32> {
         if !self.run.trail.is_empty() {

@@ -9,7 +9,7 @@
 
 use crate::primitive::{AtomicBool, Ordering::*, fence};
 
-/// Whether the owner of a context has to be woken to see what was left for it.
+/// The state that tells senders whether they must wake the owner of a context.
 pub(super) struct Parking {
     /// The owner sleeps, or is about to.
     parked: AtomicBool,

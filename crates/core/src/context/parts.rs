@@ -22,7 +22,7 @@ pub struct Parts {
 impl Parts {
     pub(super) fn of(bio: Box<Bio>) -> Self {
         let parent = NonNull::from(Box::leak(bio));
-        // SAFETY: the box was just released; nobody else has it. Its status is to be the first
+        // SAFETY: the box was just released; no other code has it. Its status becomes the first
         // error of its parts, whatever it was used for before.
         unsafe {
             (*parent.as_ptr()).status = Status::Ok;

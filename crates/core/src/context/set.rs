@@ -80,7 +80,7 @@ impl Handle {
         }
     }
 
-    /// After the owner has left the gate: true if a message came that nobody else will deliver.
+    /// After the owner has left the gate: true if a message came that no other thread will deliver.
     pub(super) fn mail_came(&self) -> bool {
         deliver::mail_came(|| !self.mailbox.is_empty())
     }
@@ -129,7 +129,7 @@ impl Handle {
         loop {
             match self.gate.visit() {
                 Visit::Granted => {
-                    // SAFETY: the visit was granted, so nobody else is inside the gate.
+                    // SAFETY: the visit was granted, so no other thread is inside the gate.
                     let core = unsafe { &mut *self.core.get() };
                     core.run_pending(&self.gate, &self.mailbox);
                     work.append(&mut core.take_kicks());
@@ -156,7 +156,7 @@ impl Handle {
         if self.gate.visit() != Visit::Granted {
             return false;
         }
-        // SAFETY: the visit was granted, so nobody else is inside the gate.
+        // SAFETY: the visit was granted, so no other thread is inside the gate.
         let core = unsafe { &mut *self.core.get() };
         core.run_pending(&self.gate, &self.mailbox);
         let (idle, kicks) = (core.is_idle(), core.take_kicks());

@@ -1,34 +1,34 @@
-//! How a context waits: asleep, looking, or by whatever has paid off.
+//! The waits of a context: asleep, polling, or adaptive.
 //!
-//! To look for news instead of sleeping saves the wake-up and costs a processor. So *adaptive*
-//! tries both and compares: it learns how long waits last when it sleeps and when it looks, apart
-//! for waits with I/O in flight (a device's time) and without (a client's next request). It looks
-//! only where that has shortened waits by a sixth or more and news mostly came within
-//! [`LONGEST_POLL_NS`]; so with devices that are slow next to a wake-up, with clients that are, and
-//! where the thread that brings the news needs this very core, it sleeps.
+//! A poll instead of a sleep saves the wake-up and costs a processor. So *adaptive* tries both and
+//! compares: it learns how long waits last when it sleeps and when it polls, apart for waits with
+//! I/O in flight (a device's time) and without (a client's next request). It polls only where that
+//! has shortened waits by a sixth or more and most polls found something within
+//! [`LONGEST_POLL_NS`]. So it sleeps with devices that are slow next to a wake-up, with such
+//! clients, and where the thread that brings the event needs this very core.
 //!
 //! Linux had "hybrid polling", which slept for half of the expected time; it was removed in 2023
-//! (linux-block, "block: remove hybrid polling"), since estimates that are wrong harm. Here what is
-//! tried is measured, and seldom tried again if it did not pay.
+//! (linux-block, "block: remove hybrid polling"), since wrong estimates harm. Here each trial is
+//! measured, and seldom repeated if it did not pay.
 //!
 //! Invariants:
-//! * Everything is the owner's, inside its calls.
-//! * A wait looks for [`LONGEST_POLL_NS`] at the most before it sleeps, in *adaptive*; but it does
+//! * Only the owner uses this state, inside its calls.
+//! * In *adaptive* a wait polls for at most [`LONGEST_POLL_NS`] before it sleeps; but it does
 //!   not sleep while polled I/O is in flight, which nothing would wake it for.
 
 use crate::clock::Ns;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// How a data thread waits for completions and requests.
+/// The way in which a data thread waits for completions and requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PollMode {
-    /// It sleeps, and what happens wakes it.
+    /// It sleeps, and an event wakes it.
     #[default]
     Interrupt,
     /// It never sleeps, and all its I/O is polled where the device can be: a core is its own.
     Poll,
-    /// It looks for a while before it sleeps, where that pays; then its I/O is polled, too.
+    /// It polls for a while before it sleeps, where that pays; then its I/O is polled, too.
     Adaptive,
 }
 
@@ -79,13 +79,13 @@ impl PollSwitch {
 pub struct WaitCounts {
     /// Waits that slept.
     pub sleeps: u64,
-    /// Waits that looked and found news, so that they did not sleep.
+    /// Waits that polled and found something, so that they did not sleep.
     pub polls: u64,
-    /// Waits that looked in vain.
+    /// Waits that polled and found nothing.
     pub vain_polls: u64,
 }
 
-/// The longest that *adaptive* looks before it sleeps.
+/// The longest that *adaptive* polls before it sleeps.
 pub(super) const LONGEST_POLL_NS: Ns = 100_000;
 /// The shortest.
 const SHORTEST_POLL_NS: Ns = 4_000;
@@ -109,13 +109,13 @@ pub(super) enum For {
 /// The experience with waits of one kind.
 #[derive(Debug)]
 struct Learned {
-    /// The way taken: look first, or sleep at once.
+    /// The way taken: poll first, or sleep at once.
     polls_first: bool,
     /// How long waits last that way, as a moving average; 0 is not known.
     usual_ns: Ns,
-    /// How long looks took that found something, as a moving average.
+    /// The time of polls that found something, as a moving average.
     found_ns: Ns,
-    /// Looks in vain, as a moving average of 1024 (always) and 0 (never).
+    /// Polls that found nothing, as a moving average of 1024 (always) and 0 (never).
     vain: u32,
     /// Waits until the next trial of the other way.
     until_trial: u32,
@@ -148,12 +148,12 @@ impl Learned {
         }
     }
 
-    /// Whether the present wait looks first.
+    /// True if the present wait polls first.
     fn polls_now(&self) -> bool {
         self.polls_first != (self.trial.left > 0)
     }
 
-    /// How long it looks.
+    /// The time for which it polls.
     fn longest_poll(&self) -> Ns {
         match self.polls_first {
             true => (self.found_ns * 4).clamp(SHORTEST_POLL_NS, LONGEST_POLL_NS),
@@ -161,23 +161,23 @@ impl Learned {
         }
     }
 
-    /// A wait has lasted `ns`; `found` if it ended by a look. Looks for polled I/O may last longer
-    /// than others, and are in vain then.
+    /// A wait has lasted `ns`; `found` if a poll ended it. Polls for polled I/O may last longer
+    /// than others, and count as fruitless then.
     fn waited(&mut self, ns: Ns, found: bool) {
         let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_POLL_NS);
-        let looked = self.polls_now();
+        let polled = self.polls_now();
         if found {
             self.found_ns = averaged(self.found_ns, ns);
         }
         match self.trial.left {
-            0 => self.waited_as_usual(ns, looked && !found),
+            0 => self.waited_as_usual(ns, polled && !found),
             _ => self.tried(ns, found),
         }
     }
 
-    fn waited_as_usual(&mut self, ns: Ns, in_vain: bool) {
+    fn waited_as_usual(&mut self, ns: Ns, fruitless: bool) {
         self.usual_ns = averaged(self.usual_ns, ns);
-        self.vain = (self.vain * 7 + if in_vain { 1024 } else { 0 }) / 8;
+        self.vain = (self.vain * 7 + if fruitless { 1024 } else { 0 }) / 8;
         self.until_trial -= 1;
         if self.polls_first && self.vain > 512 {
             self.turn(ns);
@@ -203,7 +203,7 @@ impl Learned {
         }
     }
 
-    /// Sleeping must be as good as looking to be taken, looking a sixth better.
+    /// Sleeping must be as good as polling to be taken, polling a sixth better.
     fn is_better(&self, tried_ns: Ns, found: u32) -> bool {
         match self.polls_first {
             true => tried_ns < self.usual_ns + self.usual_ns / 16,
@@ -220,7 +220,7 @@ impl Learned {
     }
 }
 
-/// How one context waits.
+/// The waits of one context.
 #[derive(Debug)]
 pub(super) struct Waiting {
     mode: PollMode,
@@ -277,7 +277,7 @@ impl Waiting {
         }
     }
 
-    /// Whether bios that are submitted now are polled; `None` is as their submitter says.
+    /// True if bios that are submitted now are polled; `None`: as their submitter says.
     #[inline]
     pub(super) fn polls(&self) -> Option<bool> {
         match self.mode {
@@ -287,18 +287,18 @@ impl Waiting {
         }
     }
 
-    /// *Adaptive*: whether a wait looks before it sleeps.
+    /// *Adaptive*: whether a wait polls before it sleeps.
     pub(super) fn polls_now(&mut self, what: For) -> bool {
         self.learned(what).polls_now()
     }
 
-    /// *Adaptive*: how long the wait that begins looks before it sleeps, if it does.
+    /// *Adaptive*: how long the wait that begins polls before it sleeps, if it does.
     pub(super) fn longest_poll(&mut self, what: For) -> Option<Ns> {
         let learned = self.learned(what);
         learned.polls_now().then(|| learned.longest_poll())
     }
 
-    /// A look has ended; `found` something or not.
+    /// A poll has ended; `found` something or not.
     pub(super) fn polled(&mut self, found: bool) {
         match found {
             true => self.counts.polls += 1,
@@ -311,7 +311,7 @@ impl Waiting {
         self.counts.sleeps += u64::from(until != Some(0));
     }
 
-    /// *Adaptive*: a wait has lasted `ns`; `found` if it ended by a look.
+    /// *Adaptive*: a wait has lasted `ns`; `found` if a poll ended it.
     pub(super) fn waited(&mut self, what: For, ns: Ns, found: bool) {
         self.learned(what).waited(ns, found);
     }
@@ -321,22 +321,22 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    /// Waits for what comes after `ns`, when sleeping takes `wake_ns` more, and looking costs so
-    /// much that it takes `harm_ns` more; returns how many of `waits` looked.
+    /// Waits for an event that comes after `ns`, when sleeping takes `wake_ns` more, and polling
+    /// costs so much that it takes `harm_ns` more; returns how many of `waits` polled.
     fn run(learned: &mut Learned, waits: u32, ns: Ns, wake_ns: Ns, harm_ns: Ns) -> u32 {
-        let mut looked = 0;
+        let mut polled = 0;
         for _ in 0..waits {
             if !learned.polls_now() {
                 learned.waited(ns + wake_ns, false);
                 continue;
             }
-            looked += 1;
+            polled += 1;
             match ns + harm_ns <= learned.longest_poll() {
                 true => learned.waited(ns + harm_ns, true),
                 false => learned.waited(ns + harm_ns + wake_ns, false),
             }
         }
-        looked
+        polled
     }
 
     #[test]
@@ -345,32 +345,32 @@ mod tests {
         run(&mut learned, 200, 10_000, 5_000, 0);
         assert!(learned.polls_first);
         assert_eq!(learned.longest_poll(), 40_000);
-        let looked = run(&mut learned, 10_000, 10_000, 5_000, 0);
-        assert!(looked > 9_900, "{looked} of 10000");
+        let polled = run(&mut learned, 10_000, 10_000, 5_000, 0);
+        assert!(polled > 9_900, "{polled} of 10000");
     }
 
     #[test]
     fn it_sleeps_where_a_wake_up_is_little() {
         let mut learned = Learned::new();
-        let looked = run(&mut learned, 10_000, 80_000, 5_000, 0);
+        let polled = run(&mut learned, 10_000, 80_000, 5_000, 0);
         assert!(!learned.polls_first);
-        assert!((4..=60).contains(&looked), "{looked} of 10000");
+        assert!((4..=60).contains(&polled), "{polled} of 10000");
     }
 
     #[test]
     fn it_sleeps_where_news_are_far() {
         let mut learned = Learned::new();
-        let looked = run(&mut learned, 10_000, 3_000_000, 5_000, 0);
-        assert!(!learned.polls_first && looked <= 60, "{looked} of 10000");
+        let polled = run(&mut learned, 10_000, 3_000_000, 5_000, 0);
+        assert!(!learned.polls_first && polled <= 60, "{polled} of 10000");
     }
 
-    /// The thread that brings the news needs this core: looking keeps it away.
+    /// The thread that brings the event needs this core: polling keeps it away.
     #[test]
     fn it_sleeps_where_looking_harms() {
         let mut learned = Learned::new();
-        let looked = run(&mut learned, 100_000, 10_000, 5_000, 3_000_000);
+        let polled = run(&mut learned, 100_000, 10_000, 5_000, 3_000_000);
         assert!(!learned.polls_first);
-        assert!(looked < 300, "{looked} of 100000: the 99th percentile is that of sleeping");
+        assert!(polled < 300, "{polled} of 100000: the 99th percentile is that of sleeping");
     }
 
     #[test]
@@ -379,30 +379,30 @@ mod tests {
         run(&mut learned, 1000, 10_000, 5_000, 0);
         assert!(learned.polls_first);
         run(&mut learned, 20, 2_000_000, 5_000, 0);
-        assert!(!learned.polls_first, "looks in vain end it soon");
+        assert!(!learned.polls_first, "polls that find nothing end it soon");
         run(&mut learned, 2 * PAUSE_MAX, 10_000, 5_000, 0);
         assert!(learned.polls_first);
         run(&mut learned, 2 * PAUSE_MAX, 90_000, 1_000, 0);
         assert!(!learned.polls_first);
     }
 
-    /// A polled device that has become slow is looked for to the end of each I/O, but not many
+    /// A polled device that has become slow is polled to the end of each I/O, but not many
     /// times.
     #[test]
     fn it_stops_polling_what_takes_long() {
         let mut learned = Learned::new();
         run(&mut learned, 1000, 10_000, 5_000, 0);
         assert!(learned.polls_first);
-        let looks = (0..100).take_while(|_| {
-            let looks = learned.polls_now();
-            learned.waited(2_000_000, looks);
-            looks
+        let polls = (0..100).take_while(|_| {
+            let polls = learned.polls_now();
+            learned.waited(2_000_000, polls);
+            polls
         });
-        assert!(looks.count() < 12);
+        assert!(polls.count() < 12);
     }
 
     #[test]
-    fn a_new_mode_begins_anew() {
+    fn a_new_mode_forgets_what_was_learned() {
         let mut waiting = Waiting::new();
         assert_eq!(waiting.polls(), None);
         waiting.set_mode(PollMode::Adaptive);

@@ -13,7 +13,7 @@
 use crate::primitive::{AtomicBool, Ordering::*};
 use crate::ring::Waker;
 
-/// Whether somebody asked for the next wait to return.
+/// The request of another thread that the next wait return.
 pub(super) struct WakeUp {
     asked: AtomicBool,
 }

@@ -60,8 +60,8 @@ impl RangeLock {
     }
 
     /// One more user, with so many `slots` that cost nothing, which belongs to one thread: `thread`
-    /// is woken when it is to look, and `locks` counts what it takes. Not for the way of an I/O: it
-    /// allocates.
+    /// is woken when it must look at the queue, and `locks` counts what it takes. Not for the path
+    /// of an I/O: it allocates.
     pub fn join(
         self: &Arc<Self>,
         slots: usize,

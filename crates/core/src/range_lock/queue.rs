@@ -23,7 +23,7 @@ struct Request {
     range: Range<u64>,
     exclusive: bool,
     blockers: usize,
-    /// How far one that is exclusive has looked through the slots.
+    /// The position of an exclusive request in its scan of the slots.
     looked: Cursor,
     state: State,
 }
@@ -79,7 +79,7 @@ impl Queue {
         self.requests.iter().filter(|request| request.exclusive).count() as u32
     }
 
-    /// Whether somebody wants a range for itself that overlaps with this.
+    /// True if a user wants a range for itself that overlaps with this.
     pub(super) fn excludes(&self, range: &Range<u64>) -> bool {
         self.requests.iter().any(|request| request.conflicts(false, range))
     }
@@ -151,7 +151,7 @@ impl Queue {
     }
 }
 
-/// Whether nothing is in the way of one that waits.
+/// True if nothing is in the way of a request that waits.
 fn may_go(request: &mut Request, users: &[Option<Arc<Slots>>]) -> bool {
     let Request { blockers, exclusive, looked, range, .. } = request;
     *blockers == 0 && (!*exclusive || looked.reaches_end(users, range))

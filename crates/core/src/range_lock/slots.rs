@@ -34,14 +34,14 @@ pub(super) struct Slots {
     lines: Box<[Line]>,
     /// The slots from here on have never held anything.
     used: AtomicUsize,
-    /// How many ranges are held at slots that are not here.
+    /// The number of ranges held at slots that are not here.
     others: AtomicU32,
-    /// The user is to look at the queue.
+    /// The user must look at the queue.
     told: AtomicBool,
     thread: Arc<dyn Wake>,
 }
 
-/// How far one has looked through the slots of all users.
+/// A request's position in its scan of the slots of all users.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cursor {
     user: usize,
@@ -136,7 +136,7 @@ impl Slots {
         end > range.start && slot.start.load(Acquire) < range.end
     }
 
-    /// The user is to look.
+    /// Have the user look at the queue.
     pub(super) fn tell(&self) {
         self.told.store(true, Release);
         self.thread.wake();

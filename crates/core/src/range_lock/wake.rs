@@ -1,4 +1,4 @@
-//! How a user of a range lock is told to look again.
+//! The wake-up of a user of a range lock that must look at the queue again.
 
 use crate::context::Handle;
 

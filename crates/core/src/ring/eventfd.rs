@@ -1,8 +1,8 @@
 //! The descriptor that wakes the sleeper of a ring.
 //!
 //! Invariant: from a [`Waker::wake`] until the [`EventFd::clear`] after it the descriptor is
-//! readable or about to become so. The sleeper clears first and looks for its news *afterwards*: a
-//! sender that finds `pending` set writes nothing, and relies on that look.
+//! readable or about to become so. The sleeper clears first and looks for work *afterwards*: a
+//! sender that finds `pending` set writes nothing, and relies on that check.
 
 use crate::error::{Error, Result};
 use crate::primitive::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub trait Waker: Send + Sync {
     fn wake(&self);
 }
 
-/// Whether a wake-up is on its way; spares all but the first waker the system call.
+/// True while a wake-up is on its way; spares all but the first waker the system call.
 pub(crate) struct Pending(AtomicBool);
 
 impl Pending {
@@ -33,7 +33,7 @@ impl Pending {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// After the descriptor was made unreadable, before the look for what came. A swap, so that
+    /// After the descriptor was made unreadable, before the check for work. A swap, so that
     /// it acquires what the wakers that found it raised have written.
     pub(crate) fn clear(&self) {
         if crate::mutated!("pending_clear") {

@@ -56,7 +56,7 @@ pub(super) struct Job {
     outbox: Option<Arc<Outbox>>,
 }
 
-/// How a job ended.
+/// The end of a job.
 pub(super) struct Outcome {
     /// The file of a file operation.
     pub(super) fd: Option<RawFd>,
@@ -210,7 +210,7 @@ impl Pool {
             // SAFETY: it was made just now, and from here on is never freed.
             Ok(_) => unsafe { &*new },
             Err(theirs) => {
-                // SAFETY: nobody else has seen it.
+                // SAFETY: no other code has seen it.
                 drop(unsafe { Box::from_raw(new) });
                 // SAFETY: only other threads of this process put pools there meanwhile, and no pool
                 // that was there is freed.

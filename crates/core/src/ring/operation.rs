@@ -143,7 +143,7 @@ pub struct SendPart {
     pub range: std::ops::Range<usize>,
 }
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Debug)]
 pub struct RingEvent {
     /// The token it was started with.

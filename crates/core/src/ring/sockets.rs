@@ -26,7 +26,7 @@ pub(super) fn attempt(fd: RawFd, op: &NetOp, vectors: &mut Vec<libc::iovec>) -> 
             NetOp::PollIn => return poll_in(fd),
             NetOp::Recv { buf, range } => {
                 let s = buf.segment(range.clone());
-                // SAFETY: the operation owns the buffer, and nobody looks at it meanwhile.
+                // SAFETY: the operation owns the buffer, and no other code reads it meanwhile.
                 unsafe { libc::recv(fd, s.ptr.cast(), s.len, libc::MSG_DONTWAIT) }
             }
             NetOp::Send { parts } => send(fd, parts, vectors),
@@ -76,7 +76,7 @@ fn poll_in(fd: RawFd) -> Option<i32> {
 /// The buffers that an ended operation gives back.
 pub(super) fn buffers_of(op: NetOp, result: i32) -> Buffers {
     match op {
-        // SAFETY: accept4 made this descriptor for us, and told nobody else.
+        // SAFETY: accept4 made this descriptor for us alone.
         NetOp::Accept if result >= 0 => Buffers::Socket(unsafe { OwnedFd::from_raw_fd(result) }),
         NetOp::Accept | NetOp::PollIn => Buffers::None,
         NetOp::Recv { buf, .. } => Buffers::One(buf),

@@ -209,7 +209,7 @@ impl UringRing {
         match self.free_slot(index) {
             Slot::Net { token, message, accept: true, .. } if result >= 0 => {
                 self.spare_messages.push(message);
-                // SAFETY: the kernel made this descriptor for us, and told nobody else.
+                // SAFETY: the kernel made this descriptor for us alone.
                 let socket = unsafe { OwnedFd::from_raw_fd(result) };
                 RingEvent { token, result: 0, buffers: Buffers::Socket(socket) }
             }

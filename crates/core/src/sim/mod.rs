@@ -4,8 +4,8 @@
 //! In a product build all of this is nothing: [`step`] and `spin` are empty, [`broken`] is `false`
 //! for the compiler already. A build with `--cfg drystone_sim` has a point before every operation
 //! on an atomic of [`crate::primitive`] and around every lock of [`crate::sync`]: so at every
-//! publication, every lock that is tried, every look into a list that others fill, every wake-up
-//! and every look at a published table or group. Others see the effects of the code between two
+//! publication, every lock that is tried, every read of a list that others fill, every wake-up
+//! and every read of a published table or group. Others see the effects of the code between two
 //! points at once or not at all; the order in which the processor shows stores to others is the
 //! model checker's concern, not this one's.
 //!
@@ -26,8 +26,8 @@ pub use points::{Hook, Point, broken, set_broken, set_hook, spin, step, stop_aft
 /// True in builds that have the points.
 pub const HAS_POINTS: bool = cfg!(drystone_sim);
 
-/// Whether a mistake is to be made by the model checker's builds (named by the environment variable
-/// `DRYSTONE_MUTATE`). `false` in a product build.
+/// True if the model checker's builds must make a mistake (the environment variable
+/// `DRYSTONE_MUTATE` names it). `false` in a product build.
 #[macro_export]
 macro_rules! mutated {
     ($name:tt) => {
@@ -35,7 +35,7 @@ macro_rules! mutated {
     };
 }
 
-/// Whether a mistake is to be made: as [`mutated!`], and by simulations by that name ([`broken`]).
+/// True if a mistake must be made: as [`mutated!`], and by simulations by that name ([`broken`]).
 /// `false` in a product build.
 #[macro_export]
 macro_rules! mistake {
@@ -64,7 +64,7 @@ pub fn mutated(name: &str) -> bool {
 #[inline(always)]
 pub fn step() {}
 
-/// Whether the mistake of that name is to be made, for the proof that the simulator finds it. Never
+/// True if the mistake of that name must be made, for the proof that the simulator finds it. Never
 /// in this build.
 #[cfg(not(drystone_sim))]
 #[inline(always)]

@@ -5,7 +5,7 @@ use std::cell::Cell;
 /// The step that the caller of a point is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Something that others can see, or look at what others did.
+    /// A write that others can see, or a read of their writes.
     Step,
     /// Look once more for what somebody else has to do first.
     Spin,
@@ -61,7 +61,7 @@ pub fn set_broken(name: Option<&'static str>) {
     BROKEN.set(name);
 }
 
-/// Whether the mistake of that name is to be made.
+/// True if the mistake of that name must be made.
 #[inline]
 pub fn broken(name: &str) -> bool {
     BROKEN.get().is_some_and(|broken| broken == name)

@@ -7,7 +7,7 @@
 //!   remembers what they were ([`Count::base`]) and readers subtract it, so each update is in
 //!   exactly one of the figures that are read on resetting and those read after.
 //! * Shortest and longest cannot be subtracted, so they belong to a *period*. A reset begins a new
-//!   one; the owner begins them anew at its first time in it, and readers leave out those of an
+//!   one; the owner begins them again at its first time in it, and readers leave out those of an
 //!   older period. An update that goes on during the reset may thus be missing in them, one that
 //!   begins after it never.
 //!

@@ -15,7 +15,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// A condition of `class` that nobody waits for.
+    /// A condition of `class` without waiters.
     pub const fn new(class: LockClass) -> Self {
         Signal { class, inner: Condvar::new() }
     }

@@ -1,8 +1,8 @@
 //! The one step of a waiting spin. The caller counts the whole wait with
 //! [`super::LockCounters`].
 
-/// How often a wait looks again before it offers its core to others. Longer than a visit that
-/// is not interrupted takes.
+/// The tries of a wait before it offers its core to others. They take longer than a visit that
+/// is not interrupted.
 #[cfg(not(any(loom, drystone_sim)))]
 const TRIES: u32 = 100;
 
@@ -13,15 +13,15 @@ pub(crate) fn pause(tries: &mut u32) {
     if *tries < TRIES { std::hint::spin_loop() } else { std::thread::yield_now() }
 }
 
-/// Looks in vain after which the core is offered to others once.
+/// Fruitless polls after which the core is offered to others once.
 #[cfg(not(any(loom, drystone_sim)))]
-const LOOKS: u32 = 64;
+const POLLS: u32 = 64;
 
 /// Wait between two polls for news that are expected soon; `tries` counts them.
 #[cfg(not(any(loom, drystone_sim)))]
 pub fn between_polls(tries: &mut u32) {
     *tries += 1;
-    if tries.is_multiple_of(LOOKS) { std::thread::yield_now() } else { std::hint::spin_loop() }
+    if tries.is_multiple_of(POLLS) { std::thread::yield_now() } else { std::hint::spin_loop() }
 }
 
 /// Under the model checker: let another thread go on.
