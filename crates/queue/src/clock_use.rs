@@ -41,7 +41,7 @@ impl ClockUse {
         if self == ClockUse::Each { env.time.now() } else { now }
     }
 
-    /// Whether the end of each bio has a reading of its own.
+    /// True if the end of each bio has a reading of its own.
     #[inline(always)]
     pub(crate) fn reads_each_end(self) -> bool {
         matches!(self, ClockUse::Plug | ClockUse::Each)

@@ -1,5 +1,5 @@
-//! The configuration of a queue that can change on a live device. Channels keep a copy and look
-//! at a counter once a submit call to see whether it is still the current one.
+//! The configuration of a queue that can change on a live device. Channels keep a copy and read
+//! a counter once a submit call to see whether it is still the current one.
 
 use crate::queues::QueueMap;
 use crate::scheduler::deadline::Tunables;
@@ -35,7 +35,7 @@ pub struct Config {
     pub(crate) map: QueueMap,
     /// `queue/io_poll` as the user wishes it, whether there is a queue to poll or not.
     pub wants_poll: bool,
-    /// How many calls are just telling the devices above that polling ends.
+    /// The calls that are just telling the devices above that polling ends.
     pub(crate) polling_ends: u32,
     /// `queue/write_cache` as the user sees it, whatever the driver says.
     pub write_cache: Option<bool>,
@@ -51,7 +51,7 @@ impl Config {
         self.wants_poll && self.map.hw().poll > 0
     }
 
-    /// Whether the devices above may count on that.
+    /// True if the devices above may count on that.
     pub(crate) fn may_be_polled(&self) -> bool {
         self.polls() && self.polling_ends == 0
     }

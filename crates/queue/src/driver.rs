@@ -7,7 +7,7 @@ use drystone_core::{Bio, Env, Extent, Limits, Result, Status};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How many hardware queues a device has and how deep they are.
+/// The number of hardware queues that a device has and how deep they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HwQueues {
     /// Queues for everything that is not polled; at least 1.
@@ -47,13 +47,13 @@ pub trait Driver: Send + Sync + 'static {
     /// Its hardware queues, as they are at first.
     fn hw_queues(&self) -> HwQueues;
 
-    /// Whether requests are worth ordering at all: with one hardware queue such a device gets
+    /// True if requests are worth ordering at all: with one hardware queue such a device gets
     /// `mq-deadline` unless the user says otherwise. Devices in memory say no.
     fn wants_scheduler(&self) -> bool {
         true
     }
 
-    /// Whether users may change the numbers of its hardware queues while it runs, as
+    /// True if users may change the numbers of its hardware queues while it runs, as
     /// `submit_queues` and `poll_queues` (null_blk). The request queue keeps these numbers.
     fn has_settable_hw_queues(&self) -> bool {
         false
@@ -139,8 +139,8 @@ pub trait DriverQueue: Send + 'static {
     /// Look for completions of polled requests. As for ring events.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
 
-    /// Nobody wants the bios any more whose `user_data` lies in `range`. A discard or write of
-    /// zeroes that the driver does piece by piece, and that is for such bios alone, is to end with
+    /// Bios whose `user_data` lies in `range` are not wanted any more. A discard or write of zeroes
+    /// that the driver does piece by piece, and that is for such bios alone, must end with
     /// [`drystone_core::Status::Cancelled`] before its time. As for ring events.
     fn withdraw(
         &mut self,

@@ -16,7 +16,7 @@
 //!   the next one, because the running one may have begun before that bio's writes completed.
 //! * A failed flush ends every bio that waited for it with its error: for a write with
 //!   PREFLUSH the data is then not written at all.
-//! * Bios in here never merge. What comes out has not been cut to the limits yet.
+//! * Bios in here never merge. Bios that come out are not yet cut to the limits.
 //! * A bio without bytes is a flush if it has PREFLUSH, and nothing at all if it has only FUA.
 
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
@@ -41,7 +41,7 @@ pub(crate) enum Start {
     Queued,
 }
 
-/// Whether the device itself makes an operation with FUA durable: only writes of data.
+/// True if the device itself makes an operation with FUA durable: only writes of data.
 pub(crate) fn has_fua(op: Op, limits: &Limits) -> bool {
     limits.fua && op == Op::Write
 }

@@ -177,8 +177,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.shared.driver.hw_queues().depth.max(1)
     }
 
-    /// Change the scheduler on the live device. What the former one has goes on to be dispatched;
-    /// nothing waits for it. Depth and tunables begin anew, as in Linux.
+    /// Change the scheduler on the live device. The former one goes on to dispatch its units;
+    /// nothing waits for it. Depth and tunables take their defaults, as in Linux.
     fn set_scheduler(&self, kind: SchedulerKind) -> Result<()> {
         let depth = self.depth();
         let nr_requests = match kind {
@@ -215,7 +215,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         config.map.change(default, poll, config.nr_requests.min(self.depth()));
     }
 
-    /// Each channel takes over what has changed, and goes to the queues that it is to use, even if
+    /// Each channel takes over the change, and goes to its new queues, even if
     /// its owner is away; to those at once if nothing of it is in flight. Nothing waits for that.
     fn tell_channels(&self) {
         self.config().ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());

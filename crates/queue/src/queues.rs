@@ -44,14 +44,14 @@ pub(crate) struct QueueMap {
 pub(crate) struct QueueSlot {
     /// Its hardware queue.
     pub(crate) hctx: HctxId,
-    /// The word of tags that it looks at first.
+    /// The word of tags that it tries first.
     pub(crate) hint: u32,
     /// Its poll queue, if the device polls.
     pub(crate) poll: Option<u32>,
 }
 
 impl QueueSlot {
-    /// Whether `other` means the same queues.
+    /// True if `other` means the same queues.
     pub(crate) fn has_queues_of(&self, other: &QueueSlot) -> bool {
         (self.hctx, self.poll) == (other.hctx, other.poll)
     }
@@ -67,7 +67,7 @@ impl QueueMap {
         QueueMap { hw, sets: (0..hw.default).map(|_| new_set(hw.depth)).collect(), generation: 0 }
     }
 
-    /// How many there are.
+    /// Their number.
     pub(crate) fn hw(&self) -> HwQueues {
         self.hw
     }
@@ -88,7 +88,7 @@ impl QueueMap {
         self.sets[self.hw.default as usize..].iter().filter(|tags| tags.users() > 0)
     }
 
-    /// Whether requests may have tags of more than one queue.
+    /// True if requests may have tags of more than one queue.
     pub(crate) fn has_several(&self) -> bool {
         self.hw.default > 1 || self.left_over().next().is_some()
     }

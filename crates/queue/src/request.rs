@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A request lives in the slot of its tag, in the channel that took the tag. While the tag is
-//!   held nobody else uses the slot, so a driver can name a request by its slot alone.
+//!   held no other request uses the slot, so a driver can name a request by its slot alone.
 //! * A slot is freed, and its tag given back, only after the driver has given the request back;
 //!   a time-out or a cancel only marks it.
 
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
 pub struct Request {
     /// The operation, and the bios it is for.
     pub unit: Unit,
-    /// How it ended; set by the code that ends it.
+    /// The way it ended; set by the code that ends it.
     pub status: Status,
     /// Anything the driver wants to remember with the request.
     pub driver_data: u64,

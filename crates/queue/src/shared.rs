@@ -16,12 +16,12 @@ use drystone_core::{ContextId, Holders, Subscription};
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Weak};
 
-/// How long the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a completion
-/// if it is the greatest time, until that time if it is another but 0.
+/// The time until which the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a
+/// completion if it is the greatest time, until that time if it is another but 0.
 ///
 /// Invariant: a context that ends the busy time passes a full fence and then tries the scheduler's
 /// turn. A holder of the turn that found the device busy lets go of the turn, passes a full fence
-/// and looks again. So one of the two dispatches.
+/// and reads it again. So one of the two dispatches.
 #[derive(Default)]
 pub(crate) struct DeviceBusy(AtomicU64);
 
@@ -82,7 +82,7 @@ pub(crate) struct Shared<D, S> {
 }
 
 impl<D, S: Scheduler> Shared<D, S> {
-    /// What the channels of a device with `driver` share, without a scheduler in use.
+    /// The shared state of the channels of a device with `driver`, without a scheduler in use.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn for_test(driver: D) -> Self {
         let locks = LockCounters::new(drystone_core::clock::ManualClock::new(1));

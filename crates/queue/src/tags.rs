@@ -18,11 +18,11 @@
 //!
 //! Memory order: `free` clears bits with release, `take` sets them with acquire, so what the
 //! former holder did with the slot's shared state is seen by the next. There are two store-load
-//! races, and each of their sides has a full fence between: `free` clears bits and looks at
-//! `waiting`, while `wait` adds to `waiting` and (at the start of `wake`) looks at the bits
+//! races, and each of their sides has a full fence between: `free` clears bits and reads
+//! `waiting`, while `wait` adds to `waiting` and (at the start of `wake`) reads the bits
 //! (Linux's rule: clear, barrier, look for waiters; register, barrier, try again); and a call of
 //! `wake` adds to `calls` and tries the lock, while the one that wakes lets the lock go and
-//! looks at `calls`.
+//! reads `calls`.
 
 use crossbeam_utils::CachePadded;
 use drystone_core::mailbox::{Mailbox, Message};
@@ -69,7 +69,7 @@ pub struct TagSet {
     waiting: AtomicU32,
     /// Contexts woken that have not answered.
     granted: AtomicU32,
-    /// Calls of `wake` that nobody has answered.
+    /// Calls of `wake` that no thread has answered.
     calls: AtomicU32,
     /// Turns of waiters while others that do not wait in line wanted tags, too.
     shared_turns: AtomicU32,
@@ -156,7 +156,7 @@ impl TagSet {
         u64::MAX.checked_shr(64 - bits).unwrap_or(0)
     }
 
-    /// True if a tag could be taken at the moment of the look.
+    /// True if a tag could be taken at the moment of the read.
     pub fn any_free(&self) -> bool {
         self.free_now() > 0
     }
@@ -169,7 +169,7 @@ impl TagSet {
         self.words.iter().enumerate().map(free).sum()
     }
 
-    /// Take up to `want` tags of one word, looking at word `hint` first. Empty if none is free.
+    /// Take up to `want` tags of one word; word `hint` is tried first. Empty if none is free.
     #[inline]
     pub fn take(&self, hint: u32, want: u32) -> TagBatch {
         // Under a low limit, hints beyond it are spread over the words that have tags.
@@ -245,12 +245,12 @@ impl TagSet {
     }
 
     /// For a woken waiter when others that do not wait in line want tags: true every other time,
-    /// when those are to go first.
+    /// when those go first.
     pub fn others_first(&self) -> bool {
         self.shared_turns.fetch_add(1, Relaxed).is_multiple_of(2)
     }
 
-    /// How many tags a woken waiter may take at once: its share of the set.
+    /// The number of tags that a woken waiter may take at once: its share of the set.
     pub fn share(&self) -> u32 {
         (self.limit.load(Relaxed) / (self.waiting.load(Relaxed) + 1)).max(1)
     }

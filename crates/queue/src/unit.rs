@@ -59,7 +59,7 @@ impl Unit {
         self.bios.set_only(bio);
     }
 
-    /// Take everything out. What stays behind is empty; only [`Unit::set`] makes sense of it.
+    /// Take everything out. The rest is empty; only [`Unit::set`] makes sense of it.
     #[inline]
     pub fn take(&mut self) -> Unit {
         Unit { bios: self.bios.take(), ..*self }

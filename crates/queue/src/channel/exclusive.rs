@@ -13,7 +13,7 @@ use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::{BioFlags, BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// How bios that come now are dispatched; exclusive ones are put in order. Those that were
+    /// The dispatch of bios that come now; exclusive ones are put in order. Bios that were
     /// `submitted` just now have no time yet.
     #[inline]
     pub(crate) fn dispatch_of(
@@ -38,13 +38,13 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.sched.plan(&self.setup, bios, now)
     }
 
-    /// Reserve tags for `bios` bios if nothing is to go before them. True if there are some.
+    /// Reserve tags for `bios` bios if nothing must go before them. True if there are some.
     #[inline]
     fn try_reserve_exclusive(&mut self, bios: usize) -> bool {
         self.may_issue() && self.try_reserve(bios)
     }
 
-    /// How many tags that many requests need.
+    /// The tags that so many requests need.
     #[inline]
     fn tags_for(&self, requests: usize) -> u32 {
         if self.setup.completes_inline() { 1 } else { requests.min(PLUG_MAX_BIOS) as u32 }

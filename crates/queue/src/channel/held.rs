@@ -45,7 +45,7 @@ impl Held {
         self.plug.take()
     }
 
-    /// Whether bios that come now may go to the driver before all that is held.
+    /// True if bios that come now may go to the driver before all that is held.
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {
         !self.units.has_work() && self.busy_until == 0
@@ -78,7 +78,7 @@ impl Held {
         }
     }
 
-    /// True if a unit is held, or a flush command is to be sent.
+    /// True if a unit is held, or a flush command must be sent.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.units.has_work() || self.flush.wants_flush()

@@ -22,7 +22,7 @@ use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 use std::sync::Arc;
 
-/// How long a unit waits before it is offered again to a driver that was busy, when nothing of
+/// The time that a unit waits before it is offered again to a driver that was busy, when nothing of
 /// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
 const BUSY_RETRY_NS: Ns = 3_000_000;
 
@@ -86,7 +86,7 @@ pub(crate) struct Ended {
 pub(crate) struct Rest {
     /// Its purpose.
     pub(crate) kind: Kind,
-    /// How it ended, as a failure is told.
+    /// The way it ended, as a failure is told.
     pub(crate) failure: Failure,
     pub(crate) bios: BioList,
 }
@@ -118,7 +118,7 @@ impl InFlight {
         self.count > 0
     }
 
-    /// Whether the driver completed the last request as it was issued.
+    /// True if the driver completed the last request as it was issued.
     #[inline]
     pub(crate) fn completes_inline(&self) -> bool {
         self.completes_inline
@@ -359,7 +359,7 @@ impl InFlight {
         self.timeout_check = self.timeout_check.min(1);
     }
 
-    /// When requests are to be checked for time-outs.
+    /// The time of the next check for time-outs.
     pub(crate) fn deadline(&self) -> Option<Ns> {
         (self.timeout_check != 0 && self.count > 0).then_some(self.timeout_check)
     }

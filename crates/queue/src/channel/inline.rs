@@ -42,7 +42,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// How `bio` ended, unless it needs a closer look, or may merge with the one after it.
+    /// The status of `bio`, unless it needs further checks, or may merge with the one after it.
     #[inline(always)]
     fn inline_status(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
         let merges =

@@ -17,8 +17,8 @@
 //!                      flush     and back
 //! ```
 //!
-//! A part that needs another one takes it as an argument, and returns what is to be done next. The
-//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the way, but no
+//! A part that needs another one takes it as an argument, and returns the next step. The
+//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the path, but no
 //! state.
 
 mod complete;
@@ -451,7 +451,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Whether the shared scheduler has work of which this call may still do some.
+    /// True if the shared scheduler has work of which this call may still do some.
     #[inline]
     fn may_run_scheduler(&self, rounds: u32) -> bool {
         self.setup.scheduler().has_work() && !self.sched.sched_is_idle() && rounds < ROUNDS_MAX

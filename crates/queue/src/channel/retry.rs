@@ -7,7 +7,7 @@
 
 use drystone_core::{BioFlags, BioList, Status, mistake};
 
-/// Whether `status` tells of some sectors of a request, so that others may be good. Each other
+/// True if `status` tells of some sectors of a request, so that others may be good. Each other
 /// status tells of the whole device or operation: a retry would fail again, or take as long again.
 fn is_of_sectors(status: Status) -> bool {
     matches!(status, Status::Medium | Status::IoError | Status::Protection)

@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! * `expected_remote` counts the bios of this channel that the scheduler has, or that it granted
-//!   or ended without the channel having seen it. The context's sum keeps its owner looking for
-//!   them.
+//!   or ended without the channel having seen it. The sum of its context makes the owner
+//!   check its mailbox for them.
 //! * A bio here is in one place: to the scheduler, requeued, granted, to run, done for another
 //!   channel, or refused. All but granted ones are elsewhere when the call ends.
 //! * Requeued bios go to the scheduler before others, in their order, and nothing is issued before.
@@ -33,7 +33,7 @@ use std::sync::Arc;
 /// Payload of a port's doorbell, which tells its channel of grants and of changes.
 pub(crate) const DOORBELL: u64 = u64::MAX - 1;
 
-/// How the bios of a call are dispatched.
+/// The dispatch of the bios of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dispatch {
     /// To the driver, in their order.
@@ -123,13 +123,13 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.expected_remote > 0 && self.port.is_starving()
     }
 
-    /// Whether bios that come now may go to the driver before all that are here.
+    /// True if bios that come now may go to the driver before all that are here.
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {
         self.to_scheduler.is_empty() && self.requeued.is_empty()
     }
 
-    /// Whether a run of the scheduler would find nothing to dispatch, as far as this call knows.
+    /// True if a run of the scheduler would find nothing to dispatch, as far as this call knows.
     #[inline]
     pub(crate) fn sched_is_idle(&self) -> bool {
         self.sched_is_idle
@@ -180,7 +180,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         }
     }
 
-    /// Whether requests that are issued from now on bypass the scheduler and are counted.
+    /// True if requests that are issued from now on bypass the scheduler and are counted.
     #[inline]
     pub(crate) fn set_exclusive(&mut self, is_exclusive: bool) {
         self.is_exclusive = is_exclusive;

@@ -99,7 +99,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         self.driver.must_poll()
     }
 
-    /// Whether the driver completes ordinary requests as they are issued.
+    /// True if the driver completes ordinary requests as they are issued.
     #[inline]
     pub(crate) fn completes_inline(&self) -> bool {
         self.driver.completes_inline()
@@ -115,13 +115,13 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         self.index
     }
 
-    /// Whether bios go through the shared scheduler at all.
+    /// True if bios go through the shared scheduler at all.
     #[inline]
     pub(crate) fn has_scheduler(&self) -> bool {
         self.config.scheduler != SchedulerKind::None
     }
 
-    /// Whether every bio goes through the shared scheduler, even if it could go to the driver now.
+    /// True if every bio goes through the shared scheduler, even if it could go to the driver now.
     #[inline]
     pub(crate) fn schedules_all(&self) -> bool {
         self.has_scheduler() && !self.config.straight
@@ -171,7 +171,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     /// Check `bio`. The size may have grown since the last refresh.
     ///
     /// # Errors
-    /// What is wrong with the bio.
+    /// The check of the bio, with the status of its fault.
     pub(crate) fn check(&mut self, bio: &Bio) -> Result<(), Status> {
         let limits = &self.config.limits;
         check(bio, limits, self.size_bytes).or_else(|_| {

@@ -73,7 +73,7 @@ impl TagLine {
         &self.slot
     }
 
-    /// Whether the channel has followed every change of `map`.
+    /// True if the channel has followed every change of `map`.
     #[inline]
     pub(crate) fn is_current(&self, map: &QueueMap) -> bool {
         map.generation() == self.generation
@@ -203,7 +203,7 @@ impl TagLine {
         usize::from(self.is_waiting) + self.stale.len()
     }
 
-    /// Whether `message` is the wake of the set in use, not of a stale wait.
+    /// True if `message` is the wake of the set in use, not of a stale wait.
     pub(crate) fn is_own_wake(&self, message: &Arc<Message>) -> bool {
         Arc::ptr_eq(message, &self.wake)
     }

@@ -3,7 +3,7 @@
 //! each channel goes by itself).
 //!
 //! Invariants:
-//! * A channel that is to use other queues begins no request. It takes them once none of its
+//! * A channel that must move to other queues begins no request. It takes them once none of its
 //!   requests is in flight; so a slot is used by one request at a time, and a polled request is
 //!   found on the queue where it is.
 //! * Only the channel's own bios wait for the change, and units of it that a scheduler picked. The
@@ -53,7 +53,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.end_turn(env);
     }
 
-    /// Whether completions of this channel will free the tags that it lacks, because no other
+    /// True if completions of this channel will free the tags that it lacks, because no other
     /// channel uses the set. If one begins to, the next completion finds out.
     pub(super) fn frees_for_itself(&self) -> bool {
         self.flight.is_any() && self.tags.set().users() == 1

@@ -16,7 +16,7 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioFlags, BioList, Status, Subscription};
 use std::sync::Arc;
 
-/// Whether a unit may not end as it is issued, though others do.
+/// True if a unit may not end as it is issued, though others do.
 #[inline]
 fn needs_slot(unit: &Unit) -> bool {
     let is_long = unit.bytes > INLINE_BYTES_MAX && !unit.op.has_data();
@@ -57,7 +57,7 @@ impl ToRun {
         self.len == 0
     }
 
-    /// Whether the request that was placed last may stay with the driver after all, so that it
+    /// True if the request that was placed last may stay with the driver after all, so that it
     /// needs a tag and a slot of its own.
     #[inline]
     fn last_needs_slot(&self) -> bool {
@@ -141,7 +141,7 @@ impl<'a> Caller<'a> {
         self.out.flight.count_merged(group);
     }
 
-    /// How bios are inserted now.
+    /// The way bios are inserted now.
     pub fn insertion(&self) -> Insertion<'_> {
         Insertion::of(self.config)
     }
@@ -166,7 +166,7 @@ impl<'a> Caller<'a> {
         any
     }
 
-    /// Whether the channel takes tags of its own queue. A unit that completes inline needs no slot.
+    /// True if the channel takes tags of its own queue. A unit that completes inline needs no slot.
     #[inline]
     fn takes_own(&self) -> bool {
         !self.moving || self.out.completes_inline
@@ -251,7 +251,7 @@ impl<'a> Caller<'a> {
             return self.out.tags.pop().map(|tag| (hctx, tag));
         }
         if hctx.index() >= self.config.map.sets().len() {
-            // The channel has seen a change that came after this call's last look.
+            // The channel has seen a change that came after this call's last refresh.
             self.refresh();
         }
         let tags = self.config.map.set(hctx);
@@ -276,7 +276,7 @@ impl<'a> Caller<'a> {
         at
     }
 
-    /// Have `port`'s channel look what came for it.
+    /// Ring the doorbell of `port`'s channel after this call.
     pub fn notify_lazily(&mut self, port: &Arc<Port>) {
         if !self.doorbells.iter().any(|doorbell| Arc::ptr_eq(doorbell, port.doorbell())) {
             self.doorbells.push(port.doorbell().clone());

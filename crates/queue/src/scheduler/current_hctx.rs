@@ -4,7 +4,7 @@
 //! Invariants:
 //! * The channel's context alone writes it.
 //! * A dispatcher that finds the channel moving keeps its unit, lets go of the turn, passes a full
-//!   fence and looks again. A channel that arrives passes a full fence and looks whether units are
+//!   fence and reads again. A channel that arrives passes a full fence and reads whether units are
 //!   kept, for which it tries the turn. So one of the two lets the unit go (Dekker's algorithm).
 
 use crate::queues::HctxId;

@@ -30,7 +30,7 @@ use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
 
-/// How bios of a call are dispatched without the turn, while the scheduler has no work.
+/// The way bios of a call are dispatched without the turn, while the scheduler has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exclusive {
     /// One by one, in the order that they have now.
@@ -60,8 +60,8 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         place: InsertAt,
     ) -> bool;
 
-    /// How `bios` are dispatched that come at `now` while the scheduler has no work and tags are
-    /// free. Only [`Exclusive::InOrder`] changes them. A scheduler that says `No` sees every bio.
+    /// The dispatch of `bios` that come at `now` while the scheduler has no work and tags are free.
+    /// Only [`Exclusive::InOrder`] changes them. A scheduler that says `No` sees every bio.
     #[inline]
     fn exclusive(
         &self,
@@ -84,7 +84,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     }
 
     /// Take out every bio of channel `home`, in no particular order, if the turn is free now. True
-    /// if others must look afterwards.
+    /// if others must recheck afterwards.
     fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32)
     -> (BioList, bool);
 
@@ -99,7 +99,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     fn last_publisher(&self) -> u32;
 
     /// The channel behind `port` is closed; it has nothing with the scheduler. `remove` takes the
-    /// port from the others' sight, while nobody sums what ports say. True if others must look
-    /// afterwards.
+    /// port from the others' sight, while no thread sums the ports' counts. True if others must
+    /// recheck afterwards.
     fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool;
 }

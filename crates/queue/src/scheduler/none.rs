@@ -1,4 +1,4 @@
-//! `none`: first in, first out, with a short look back for merges (Linux looks at the newest
+//! `none`: first in, first out, with a short search back for merges (Linux tries the newest
 //! eight entries of a software queue). Each channel has one of its own; with another scheduler
 //! it holds only what the driver or a flush sequence gave back before that scheduler was chosen.
 
@@ -6,7 +6,7 @@ use crate::unit::Unit;
 use drystone_core::{Bio, Limits};
 use std::collections::VecDeque;
 
-/// How many of the newest units a bio is compared with.
+/// The number of newest units that a bio is compared with.
 const LOOK_BACK: usize = 8;
 
 /// The scheduler `none`.

@@ -123,7 +123,7 @@ pub(crate) fn exclusive_of_all(ports: &Ports, lane: usize) -> u64 {
     ports.iter().map(|port| port.exclusive(lane)).sum()
 }
 
-/// Whether no other context refers to a closed port or will ring its doorbell. A context that is
+/// True if no other context refers to a closed port or will ring its doorbell. A context that is
 /// just about to wake a retired device's channels may still do so: the channel that gets the
 /// message then finds nothing.
 pub(crate) fn is_ours_alone(port: &Arc<Port>) -> bool {

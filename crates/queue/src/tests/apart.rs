@@ -124,7 +124,7 @@ fn a_second_try_may_wait_for_a_tag() {
     }
 }
 
-/// Nobody waits for what a context had that was dropped, and nobody sends it again.
+/// No context waits for the bios of a dropped context, and none sends them again.
 #[test]
 fn a_dropped_context_tries_nothing_again() {
     for scheduler in SchedulerKind::ALL {

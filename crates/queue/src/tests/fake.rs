@@ -54,7 +54,7 @@ struct Script {
 }
 
 impl Script {
-    /// How a request ends that would end with `status` if no sector of it were bad.
+    /// The end of a request that would end with `status` if no sector of it were bad.
     fn end_of(&self, seen: &Seen, status: Status) -> Status {
         let end = seen.sector + seen.bytes.div_ceil(512);
         match self.bad.range(seen.sector..end).next() {
@@ -105,7 +105,7 @@ impl Stage {
         self.script.lock().unwrap().refused.iter().map(|s| s.sector).collect()
     }
 
-    /// How often driver queues were told of a change.
+    /// The number of times that driver queues were told of a change.
     pub(crate) fn refreshes(&self) -> usize {
         self.script.lock().unwrap().refreshes
     }

@@ -15,7 +15,7 @@ thread_local! {
     static AT_CLOSE: RefCell<Option<(Hook, Hook)>> = const { RefCell::new(None) };
     /// The steps that happen after the next turns, one for each.
     static AFTER_TURN: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
-    /// What happens before the next turn.
+    /// The action before the next turn.
     static BEFORE_TURN: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
@@ -109,7 +109,7 @@ fn submit((cx, dev): &mut (Context, DevIndex), bios: impl IntoIterator<Item = Bo
 
 /// Two requests are with the driver, which is all that may be. A third context has the turn to
 /// close; meanwhile one context publishes a bio, and another one a bio with NOWAIT. Then the first
-/// one is dropped, before anybody has looked.
+/// one is dropped, before any context has looked.
 #[test]
 fn a_dropped_context_ends_what_may_not_wait() {
     let clock = ManualClock::new(1000 * MS);

@@ -48,7 +48,7 @@ fn who_waits_for_a_tag_goes_to_a_new_queue() {
     assert_eq!(held(&rig), [0]);
     set(&rig, "queue/hw_queues", 2);
     assert_eq!(held(&rig), [0, 10]);
-    // Its place in the old line holds up nobody there.
+    // Its place in the old line holds up no context there.
     rig.submit([read(30, 1)]);
     let sleeper = rig.cx.handle().clone();
     give_back(&rig, &sleeper, 0);
@@ -61,7 +61,7 @@ fn who_waits_for_a_tag_goes_to_a_new_queue() {
     assert_eq!(ends, [0, 10, 20, 30]);
 }
 
-/// A queue is taken away from a context that has a request there. What comes later waits until that
+/// A queue is taken away from a context that has a request there. Later bios wait until that
 /// one is back, and then for the tag of the queue that is left, in line.
 #[test]
 fn a_queue_that_is_taken_away_is_drained_first() {
@@ -277,7 +277,7 @@ impl Holder for Above {
 }
 
 /// A holder of the device hears of the end of polling before it takes effect. From then on it
-/// cannot take the device for one that polls, whichever thread makes it look.
+/// cannot take the device for one that polls, whichever thread makes it recheck.
 #[test]
 fn those_above_hear_of_the_last_poll_queue_before_it_goes() {
     let mut rig = Rig::new(setup(1, 2, 8));

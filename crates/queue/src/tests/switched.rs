@@ -61,7 +61,7 @@ fn what_is_kept_goes_on_beside_flushes() {
 }
 
 /// Two tags. A real-time unit is granted after the scheduler was switched off, and the driver is
-/// too busy for it. What waits for it to end goes once it has ended.
+/// too busy for it. The bios that wait for its end go once it has ended.
 #[test]
 fn what_was_granted_and_refused_is_not_in_flight() {
     let options = QueueOptions {

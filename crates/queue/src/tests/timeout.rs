@@ -73,7 +73,7 @@ fn success_after_all_is_success() {
     rig.cx.wait(Some(0));
     rig.stage.give_back(0, Status::Ok);
     assert_eq!(rig.ended(), [(1, Status::Ok)]);
-    // The slot's next request starts anew.
+    // The slot's next request starts again.
     rig.submit([read(2, 1)]);
     rig.stage.give_back(0, Status::IoError);
     assert_eq!(rig.ended(), [(2, Status::IoError)]);

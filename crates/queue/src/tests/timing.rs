@@ -271,8 +271,8 @@ impl Aged {
         Aged { rig, other }
     }
 
-    /// The context reads the clock, and then `age` goes by. What ended for it is not reaped,
-    /// because a reap would have the first device do what is due.
+    /// The context reads the clock, and then `age` goes by. Its completions are not
+    /// reaped, because a reap would have the first device do its due work.
     fn age(&mut self, age: u64) {
         let mut list = BioList::new();
         list.push(read(0, 1));
@@ -280,7 +280,7 @@ impl Aged {
         self.rig.clock.advance(age);
     }
 
-    /// How long the request that the driver was given just now has until it is reported.
+    /// The time until the request that the driver was given just now is reported.
     fn time_to_end(&mut self) -> u64 {
         let (given, reported) = (self.rig.clock.now(), self.rig.stage.timed_out().len());
         for _ in 0..10 {
@@ -297,8 +297,8 @@ impl Aged {
     }
 }
 
-/// How long requests have that are submitted where a reading is as old as chance has it, in plugs
-/// that stay open for `plugged`, if they are.
+/// The times until requests are reported. Their readings of the clock are of random age, and their
+/// plugs stay open for `plugged`, if they are plugged.
 fn times_to_end(is_cached: bool, plugged: Option<u64>) -> Vec<u64> {
     let options = QueueOptions { io_timeout_ms: Some(100), ..QueueOptions::default() };
     let mut aged = Aged::new(Setup::depth(4), &options, is_cached);
@@ -361,7 +361,7 @@ fn a_wait_for_a_tag_takes_nothing_from_a_time_out() {
     }
 }
 
-/// Whether a read that has been kept for `kept` goes before one that lies nearer. The readings were
+/// True if a read that has been kept for `kept` goes before one that lies nearer. The readings were
 /// so old when it was submitted, and when a unit was chosen.
 fn is_late(is_cached: bool, (submitted, chosen): (u64, u64), kept: u64) -> bool {
     let iosched = [("straight", "0"), ("read_expire", "3"), ("fifo_batch", "1")];

@@ -68,7 +68,7 @@ fn what_comes_back_keeps_its_order() {
 }
 
 /// Idle bios wait for what others have in flight, and those come and go: no count is lost, and
-/// nobody is left behind.
+/// no context is left behind.
 #[test]
 fn contexts_that_go_take_their_counts_along() {
     const CONTEXTS: u32 = 200;

@@ -14,7 +14,7 @@ use super::Home;
 use drystone_core::{Bio, BioFlags, BioList, Op};
 use std::collections::VecDeque;
 
-/// How many units there are, and may be.
+/// The number of units, and may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Units kept or in flight.
@@ -30,14 +30,14 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether another unit may be inserted.
+    /// True if another unit may be inserted.
     #[inline]
     pub fn has_room(&self, is_sync_read: bool) -> bool {
         self.units < self.nr_requests && (is_sync_read || self.others < self.async_depth)
     }
 }
 
-/// Whether `op` is what the async depth does not count: a read. To Linux every read is
+/// True if `op` is what the async depth does not count: a read. To Linux every read is
 /// synchronous, whatever its flags (`op_is_sync`), and no write is a read, synchronous or not.
 #[inline]
 pub fn is_sync_read(op: Op) -> bool {

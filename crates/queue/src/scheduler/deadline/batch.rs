@@ -1,9 +1,9 @@
 //! A batch of bios that are inserted while nothing is kept, and may all go: with a FIFO and a sort
 //! order of its own, which last as long as the call.
 //!
-//! It gives the order that a [`super::Deadline`] gives that is empty, gets the bios, and is then
-//! dispatched until it is empty. It takes only what that can be said of without a look at others:
-//! bios of best effort, all in one direction, none of which touches another.
+//! Its order is that of an empty [`super::Deadline`] that gets the bios and is then dispatched
+//! until it is empty. It takes only bios for which that holds without a look at others: bios of
+//! best effort, all in one direction, none of which touches another.
 //!
 //! Invariants: between calls there are no bios in it. During one, bit `n` of `fifo` is set while
 //! the bio that came as number `n` is there, and bit `r` of `order` while that of rank `r` is.

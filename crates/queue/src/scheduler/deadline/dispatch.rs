@@ -91,7 +91,7 @@ impl Deadline {
                 if let Some(picked) = self.pick(position, class, aged, rules) {
                     return Some(picked);
                 }
-                // However often it is looked, what is too young leaves no trace.
+                // Units that are too young leave no trace, however many picks there are.
                 *position = before;
             }
         }

@@ -22,7 +22,7 @@ use std::mem;
 /// The smallest ring: what a small batch needs.
 const RING_MIN: usize = 16;
 
-/// A slot, and what is known of its unit without looking into it.
+/// A slot, and the facts on its unit that need no access to it.
 #[derive(Default)]
 #[repr(align(64))]
 pub(super) struct Slot {

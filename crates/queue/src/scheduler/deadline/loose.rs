@@ -96,7 +96,7 @@ impl Loose {
         self.edges[unit.edges[1]] = true;
     }
 
-    /// Whether `unit` adjoins one of these.
+    /// True if `unit` adjoins one of these.
     #[inline]
     pub fn adjoins(&self, unit: &Extent) -> bool {
         let maybe = self.edges[unit.edges[0]] | self.edges[unit.edges[1]];

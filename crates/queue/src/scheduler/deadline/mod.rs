@@ -51,7 +51,7 @@ use loose::{Entry, Extent};
 use sorted::Sorted;
 use std::collections::VecDeque;
 
-/// How bios are inserted.
+/// The way bios are inserted.
 #[derive(Clone, Copy, Debug)]
 pub struct Insertion<'a> {
     /// Limits of the device: what a merged unit must keep to.

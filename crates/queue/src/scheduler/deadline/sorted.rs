@@ -151,8 +151,7 @@ impl Sorted {
         }
     }
 
-    /// The index at which an entry of `sector` is to be inserted, for [`Sorted::insert`]: behind
-    /// equal ones.
+    /// The index for an entry of `sector` in [`Sorted::insert`]: behind equal ones.
     pub fn index_for(&mut self, sector: u64) -> usize {
         self.settle();
         self.next_of = None;

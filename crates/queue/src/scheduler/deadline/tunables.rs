@@ -28,7 +28,7 @@ pub struct Tunables {
     pub prio_aging_expire_ns: u64,
     /// Batches of reads that may go before writes that wait.
     pub writes_starved: u32,
-    /// Units that go in sector order before deadlines are looked at again.
+    /// Units that go in sector order before deadlines are checked again.
     pub fifo_batch: u32,
     /// Bios merge in front of units too.
     pub front_merges: bool,
@@ -99,7 +99,7 @@ impl Tunables {
         }
     }
 
-    /// How long after its submission a bio of `op` should be dispatched, ns.
+    /// The time from its submission to which a bio of `op` should be dispatched, ns.
     #[inline]
     pub(super) fn expire_ns(&self, op: Op) -> u64 {
         if op == Op::Read { self.read_expire_ns } else { self.write_expire_ns }

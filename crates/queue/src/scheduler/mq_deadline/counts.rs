@@ -13,7 +13,7 @@ use super::super::{Caller, Port, Ports, port};
 #[derive(Default)]
 pub(super) struct Counts {
     dispatched: [u64; LANES],
-    /// How many had ended when last summed.
+    /// The requests that had ended at the last sum.
     ended: [u64; LANES],
     /// Of these, how many were of channels that are closed.
     ended_closed: [u64; LANES],
@@ -22,7 +22,7 @@ pub(super) struct Counts {
     watched: [bool; LANES],
 }
 
-/// The requests that had ended at a look, to see whether more have since.
+/// The requests that had ended at a check, to see whether more have since.
 #[derive(Clone, Copy)]
 pub(super) struct Seen {
     ended: [u64; LANES],
@@ -31,7 +31,7 @@ pub(super) struct Seen {
 }
 
 impl Counts {
-    /// A new look begins.
+    /// A new check begins.
     #[inline]
     pub(super) fn forget(&mut self) {
         self.watched = [false; LANES];
@@ -43,7 +43,7 @@ impl Counts {
         self.dispatched[lane] += 1;
     }
 
-    /// Whether requests of `class` are in flight.
+    /// True if requests of `class` are in flight.
     #[inline]
     pub(super) fn in_flight(&mut self, class: usize, ports: &Ports) -> bool {
         let lanes = [2 * class, 2 * class + 1];
@@ -59,8 +59,8 @@ impl Counts {
         (0..CLASSES).map(|class| self.sum(2 * class + 1, ports)).sum()
     }
 
-    /// Requests of `lane` in flight. What ended is read first, so that none of it is missing in
-    /// `exclusive`; so they may be too many, and then one of them ends later.
+    /// Requests of `lane` in flight. The ended ones are read first, so that none of them is missing
+    /// in `exclusive`. So the sum may be too high, and then one of them ends later.
     #[cold]
     fn sum(&mut self, lane: usize, ports: &Ports) -> u64 {
         self.watched[lane] = true;
@@ -71,7 +71,7 @@ impl Counts {
         sent - self.ended[lane]
     }
 
-    /// Whether real-time requests are in flight, as far as is known.
+    /// True if real-time requests are in flight, as far as is known.
     #[inline]
     pub(super) fn knows_real_time(&self) -> bool {
         let lanes = 2 * REAL_TIME..2 * REAL_TIME + 2;
@@ -94,7 +94,7 @@ impl Counts {
 }
 
 impl Seen {
-    /// Whether requests that were waited for have ended since.
+    /// True if requests that were waited for have ended since.
     pub(super) fn is_old(&self, caller: &mut Caller<'_>) -> bool {
         let watched = (0..LANES).filter(|lane| self.watched[*lane]);
         let old = |lane: usize| self.closed[lane] + caller.ended(lane) != self.ended[lane];

@@ -1,7 +1,7 @@
 //! The bios that come in, and how many may.
 //!
 //! A unit may be kept while fewer than `nr_requests` are kept or in flight (Linux: the scheduler's
-//! tags), and one that is no read only while fewer than `async_depth` such are. What is over waits
+//! tags), and one that is no read only while fewer than `async_depth` such are. Further bios wait
 //! in the [`Admission`](super::super::deadline::Admission); what a kept unit takes in needs no
 //! admission.
 //!
@@ -12,7 +12,7 @@ use super::super::Caller;
 use super::super::deadline::{Deadline, Inserted, Load};
 use super::counts::Counts;
 
-/// How much is here in this turn.
+/// The load of this turn.
 #[derive(Clone, Copy)]
 pub(super) struct Intake {
     load: Load,
@@ -99,7 +99,7 @@ impl Intake {
         self.kept = trees.len() as u32;
     }
 
-    /// Whether fewer units are kept or in flight than when no more were let in.
+    /// True if fewer units are kept or in flight than when no more were let in.
     pub(super) fn has_more_room(&self, caller: &Caller<'_>) -> bool {
         self.is_exact && self.kept + caller.in_use() < self.load.units
     }

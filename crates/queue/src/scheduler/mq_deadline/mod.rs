@@ -120,8 +120,8 @@ impl MqDeadline {
     }
 }
 
-/// The channels whose bios came in this turn, and may be kept, are to know that they wait for
-/// others' tags; those whose bios came before were told before.
+/// Tells the channels whose bios came in this turn, and may be kept, that they wait for others'
+/// tags; those whose bios came before were told before.
 #[cold]
 fn tell_starving(arrivals: &mut Vec<u32>, caller: &mut Caller<'_>) {
     caller.port().set_starving();

@@ -110,7 +110,7 @@ impl Both {
         })
     }
 
-    /// Whether a context's first look finds that many tags at once.
+    /// True if a context's first look finds that many tags at once.
     fn fits(&self, context: usize, bios: usize) -> bool {
         let tags = self.queue.tags(0);
         let found = tags.take(context as u32 % tags.words(), 32.min(bios as u32));
@@ -154,7 +154,7 @@ impl Both {
         self.compare()
     }
 
-    /// Time passes, and contexts that wait look what may go for its age.
+    /// Time passes, and waiting contexts check which units may go for their age.
     fn pass(&mut self, ms: u64) -> Result<(), TestCaseError> {
         self.rig.clock.advance(ms * MS);
         self.model.now = self.rig.clock.now();

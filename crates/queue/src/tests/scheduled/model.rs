@@ -32,7 +32,7 @@ pub struct Scheduled {
     /// Reads let in since others had their turn.
     passed: u32,
     flight: Vec<Sent>,
-    /// Real-time requests that were sent, have ended, and had ended when last looked.
+    /// Real-time requests that were sent, have ended, and had ended at the last check.
     real_time: [usize; 3],
     /// The last turn left while real-time requests were in flight, as far as it knew.
     saw_real_time: bool,
@@ -238,7 +238,7 @@ impl Scheduled {
         }
     }
 
-    /// Somebody looks, because it is later.
+    /// A context rechecks, because time has passed.
     pub fn look(&mut self) {
         if self.has_work() {
             self.turn(Vec::new());
@@ -254,7 +254,7 @@ impl Scheduled {
     }
 }
 
-/// Whether the bios go one by one: best effort in one direction, and none touches another.
+/// True if the bios go one by one: best effort in one direction, and none touches another.
 fn is_batch(bios: &[Box<Bio>]) -> bool {
     let apart = |a: &Bio, b: &Bio| a.end_sector().0 < b.sector.0 || b.end_sector().0 < a.sector.0;
     let mut pairs =

@@ -51,7 +51,7 @@ impl Gate {
         Some((bio.user_data, is_read))
     }
 
-    /// How many reads, or others, wait.
+    /// The number of waiting reads, or of other waiting bios.
     fn waits(&self, kind: usize) -> usize {
         let (reads, others) = self.admission.waiting();
         [reads, others][kind]

@@ -80,7 +80,7 @@ fn numbers(list: &BioList) -> Vec<u64> {
     list.iter().map(|bio| bio.user_data).collect()
 }
 
-/// Whether a batch must take the call, told bio by bio.
+/// True if a batch must take the call, told bio by bio.
 fn is_for_batch(call: &Call) -> bool {
     let write = |op: Op| op != Op::Read;
     let apart =

@@ -16,7 +16,7 @@ struct New {
     flags: BioFlags,
     sector: u64,
     sectors: u64,
-    /// How long it waited before it is inserted.
+    /// The time that it waited before it is inserted.
     age_ms: i64,
 }
 

@@ -62,7 +62,7 @@ impl Entry {
         self.op != Op::Read
     }
 
-    /// Whether `next`, which begins where this ends, may belong to the same request.
+    /// True if `next`, which begins where this ends, may belong to the same request.
     fn takes(&self, next: &Entry, limits: &Limits) -> bool {
         let alone = BioFlags::NOMERGE | BioFlags::FUA | BioFlags::PREFLUSH;
         let same = BioFlags::SYNC
