@@ -32,15 +32,15 @@ pub(crate) type Ticks = u64;
 const TICKS_A_NS: u64 = 16;
 const TICKS_A_SECOND: u128 = 1_000_000_000 * TICKS_A_NS as u128;
 
-/// How far charges may run ahead of the clock.
+/// The time by which charges may run ahead of the clock.
 pub(crate) const BURST_NS: Ns = 50_000_000;
-/// How much contexts may have leased, together.
+/// The most that contexts may have leased, together.
 pub(crate) const LEASE_NS: Ns = 30_000_000;
 /// The slice: what may pass beyond limit times time.
 pub const SLICE_NS: Ns = BURST_NS + LEASE_NS;
 
 pub(crate) const BURST: Ticks = ticks_of(BURST_NS);
-/// How late a waiting I/O may pass without losing time by it, beyond the burst.
+/// The delay with which a waiting I/O may pass without losing time by it, beyond the burst.
 const LATE: Ticks = ticks_of(SLICE_NS) - BURST;
 
 /// The highest cost of one I/O: nine years.
@@ -64,7 +64,7 @@ pub(crate) fn cost_ticks(amount: u64, rate: u64) -> Ticks {
     exact.min(COST_MAX) as Ticks
 }
 
-/// How much passes in `time` at `rate`, rounded down.
+/// The amount that passes in `time` at `rate`, rounded down.
 fn amount(time: Ticks, rate: u64) -> u64 {
     (u128::from(time) * u128::from(rate) / TICKS_A_SECOND).min(u128::from(UNLIMITED)) as u64
 }
@@ -78,7 +78,7 @@ pub(crate) struct Budget {
     leased: AtomicU64,
     /// Since when bios have been waiting here; 0 if none do. Written with the lane's turn.
     since: AtomicU64,
-    /// The largest I/O that was to pass since then, in units. The same.
+    /// The largest I/O that has waited to pass since then, in units. The same.
     largest: AtomicU64,
 }
 

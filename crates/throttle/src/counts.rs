@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A [`GroupCounts`] has one writer at a time, the owner of its channel; nothing of it is
-//!   read-modify-write, and nobody else writes to it. It stands on cache lines of its own.
+//!   read-modify-write, and no other thread writes to it. It stands on cache lines of its own.
 //! * Counts of a channel stay when it is gone.
 //! * A reset writes nothing that a writer writes: it notes the sums of the moment, and only what
 //!   comes later is shown. So it needs no lock against writers and loses no update made after it.
@@ -39,7 +39,7 @@ impl Count for AtomicU64 {
 /// number that is odd while they are being written.
 ///
 /// Memory order: a reader that sees a half of an update sees the odd number or a later one, because
-/// the halves are written after it (release fence) and read before it is looked at again (acquire
+/// the halves are written after it (release fence) and read before it is read again (acquire
 /// fence).
 #[cfg(any(test, target_pointer_width = "32"))]
 #[derive(Default)]
@@ -141,7 +141,7 @@ impl Counted {
         self.sum().since(&self.reset)
     }
 
-    /// Begin the shown counts anew. The result has those of until now.
+    /// Start the shown counts from zero. The result has those of until now.
     pub(crate) fn reset(&mut self) -> IoStat {
         let sum = self.sum();
         sum.since(&std::mem::replace(&mut self.reset, sum))

@@ -64,7 +64,7 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// Do what is to be done at `lane`, and at the lanes that bios are sent on to.
+    /// Dispatch at `lane`, and at the lanes that bios are sent on to.
     pub(crate) fn run(&mut self, lane: &Arc<Lane>) {
         self.run_one(lane);
         while let Some(next) = self.lanes.pop() {

@@ -71,7 +71,7 @@ impl Group {
         self.id
     }
 
-    /// How many belong to it now.
+    /// The members that it has now.
     pub(crate) fn members(&self) -> usize {
         self.members.load(Relaxed)
     }

@@ -40,7 +40,7 @@ type Result<T> = std::result::Result<T, GroupError>;
 pub struct GroupReport {
     /// Where it stands; the root's is empty.
     pub path: String,
-    /// How many belong to it now ([`Groups::join`]).
+    /// The members that it has now ([`Groups::join`]).
     pub members: usize,
     /// Its limits, by device.
     pub io_max: Vec<(String, Limits)>,
@@ -160,7 +160,7 @@ impl Groups {
         Ok(state.group(id).clone())
     }
 
-    /// Remove a group that nobody belongs to and that has no children. Its bios go at once.
+    /// Remove a group without members and children. Its bios go at once.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -271,7 +271,7 @@ impl Groups {
         Ok(stats.filter(|(_, stat)| *stat != IoStat::default()).collect())
     }
 
-    /// Count the I/O of a group and of those below it anew from now on. The result is as
+    /// Count the I/O of a group and of those below it from zero from now on. The result is as
     /// [`Groups::io_stat`] would have shown each of them until now, the group first: nothing is
     /// missing from both.
     ///

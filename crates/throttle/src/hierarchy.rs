@@ -5,7 +5,7 @@ use crate::rules::Ruled;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Most levels below the root: a bio's limits are looked at on each of them.
+/// Most levels below the root: a bio's limits are checked on each of them.
 pub(crate) const DEPTH_MAX: usize = 16;
 
 pub(crate) struct Named {

@@ -26,7 +26,7 @@ use drystone_core::{Bio, BioList};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How much later than the keeper the other channels recheck.
+/// The delay after the keeper with which the other channels recheck.
 pub(crate) const GRACE_NS: Ns = 5_000_000;
 /// Bios that become free within this time go together: far less than the burst, so no time is lost.
 const QUANTUM_NS: Ns = 500_000;
@@ -38,7 +38,7 @@ pub(crate) const NEVER: Ns = Ns::MAX;
 pub(crate) struct Lane {
     /// The group whose limit it is.
     top: GroupId,
-    /// A channel is gone whose bios are to leave.
+    /// A channel is gone, and its bios must leave.
     purge: AtomicBool,
     due: AtomicU64,
     keeper: AtomicU32,
@@ -89,7 +89,7 @@ impl Waiting {
         bios
     }
 
-    /// Whether channels are on record as having bios in the tree.
+    /// True if channels are on record as having bios in the tree.
     #[cfg(test)]
     pub(crate) fn has_homes(&self) -> bool {
         !self.homes.is_empty()
@@ -143,7 +143,8 @@ impl Lane {
         head
     }
 
-    /// When channel `port`, which has bios here, is to look; [`NEVER`] if that is not known yet.
+    /// The time at which channel `port`, which has bios here, must recheck; [`NEVER`] if that is
+    /// not known yet.
     pub(crate) fn due(&self, port: u32) -> Ns {
         let due = self.due.load(Relaxed);
         match self.keeper.load(Relaxed) == port {
@@ -157,7 +158,7 @@ impl Lane {
         self.due.load(Relaxed) != NEVER || self.turn.has_published()
     }
 
-    /// The bios of channels that are gone are to leave. A run of the lane follows.
+    /// Have the bios of channels that are gone leave. A run of the lane follows.
     pub(crate) fn purge(&self) {
         self.purge.store(true, Release);
     }
@@ -167,12 +168,12 @@ impl Lane {
         self.purge.swap(false, AcqRel)
     }
 
-    /// Get the turn for channel `me`. Without it, the holder of the turn looks once more.
+    /// Get the turn for channel `me`. Without it, the holder of the turn rechecks.
     pub(crate) fn enter(&self, locks: &LockCounters, me: Option<u32>) -> Option<Turn<'_>> {
         self.turn.enter_to_recheck(locks, me.unwrap_or(u32::MAX))
     }
 
-    /// Leave the turn. True if it is to be entered again.
+    /// Leave the turn. True if the caller must enter it again.
     #[must_use]
     pub(crate) fn leave(&self, turn: Turn<'_>) -> bool {
         self.turn.leave(turn)
@@ -184,8 +185,8 @@ impl Lane {
     }
 
     /// Note that the next bio may go at `due`, and choose the keeper: the channel that wakes then.
-    /// A keeper that will wake early enough stays, so that no channel wakes in vain; else it is
-    /// channel `me`, if bios of it wait. The result is the keeper if it is to be told. With the
+    /// A keeper that will wake early enough stays, so that no channel wakes for nothing; else it is
+    /// channel `me`, if bios of it wait. The result is the keeper if it must be told. With the
     /// turn.
     pub(crate) fn keep_time(
         &self,

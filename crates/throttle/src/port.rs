@@ -21,7 +21,7 @@ pub(crate) struct PortState {
 impl PortState {
     pub(crate) fn set_gone(&self) {
         self.gone.store(true, Release);
-        // Before the look at the rules: a thread that changes them looks here after that, past a
+        // Before the read of the rules: a thread that changes them reads this after that, past a
         // fence, too.
         fence(SeqCst);
     }

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use crate::device::DeviceThrottle;
 
-/// How a device's bios are throttled. A laboratory puts others in the place of [`DeviceThrottle`].
+/// The throttle of a device's bios. A laboratory puts others in the place of
+/// [`DeviceThrottle`].
 pub trait Throttle: Send + Sync + Sized + 'static {
     /// The throttle as one context uses it.
     type Channel: ThrottleChannel;
@@ -39,7 +40,7 @@ pub trait ThrottleChannel: Send {
     /// A message came. True if it was for the throttle; then bios that may go on are in `pass`.
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool;
 
-    /// When [`ThrottleChannel::tick`] is to be called.
+    /// The time of the next call of [`ThrottleChannel::tick`].
     fn deadline(&self) -> Option<Ns>;
 
     /// The clock shows `now`. Bios that may go on come to `pass`.
@@ -55,7 +56,7 @@ pub trait ThrottleChannel: Send {
     /// The context was dropped: bios that wait end cancelled.
     fn cancel(&mut self, env: &mut Env);
 
-    /// End the throttle, because the device is over, too. True once nobody else can reach it.
+    /// End the throttle, because the device is over, too. True once no other code can reach it.
     fn try_end(&mut self) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Bios that wait, in the order in which they are to go: the groups that have any, as a tree.
+//! Bios that wait, in the order of their dispatch: the groups that have any, as a tree.
 //!
 //! A node is a group; it has a queue of its own bios and children. The bios of a group go in the
 //! order in which they came. Where several queues of a node have bios that may go, the one goes
@@ -9,10 +9,10 @@
 //! Invariants:
 //! * Every node has bios in its queue or below it.
 //! * A node stands in one of its parent's sets: `ready` if nothing is known that forbids its next
-//!   bio, else `later`, with the time at which to look again. The same holds for its own queue,
+//!   bio, else `later`, with the time of the next check. The same holds for its own queue,
 //!   which stands in its own sets under its own number.
 //! * A bio goes when every meter from its group to the top permits it, and is charged at all of
-//!   them at once: nobody reserves the future of a parent.
+//!   them at once: no group reserves the future of a parent.
 
 use crate::budget::Ticks;
 use crate::group::GroupId;
@@ -93,7 +93,7 @@ impl Node {
     }
 }
 
-/// So many children that have left are remembered without a look at whether that still matters.
+/// So many children that have left are remembered without a check whether that still matters.
 const LEFT_MIN: usize = 16;
 
 /// A bio that may go, and what it is charged.
@@ -158,7 +158,7 @@ impl Tree {
         index
     }
 
-    /// Something new is in the node: nobody above may know a time for it.
+    /// Something new is in the node: no node above may have a time for it.
     fn reconsider(&mut self, mut index: u32) {
         while let Some(parent) = self.node(index).parent {
             self.make_ready(parent, index);
@@ -352,7 +352,7 @@ impl Tree {
         all
     }
 
-    /// Limits have changed, by which service was measured: nobody has been served so far.
+    /// Limits have changed, by which service was measured: every service counts as 0 now.
     pub(crate) fn forget_service(&mut self) {
         let all: Vec<u32> = self.by_group.values().copied().collect();
         for index in &all {

@@ -75,7 +75,7 @@ impl Visited {
         self.0.retain(|visit| visit.bios > 0);
     }
 
-    /// When the first of the lanes is to be run by channel `port`, if there are any.
+    /// The time at which channel `port` must run the first of the lanes, if there are any.
     pub(super) fn due(&self, port: u32) -> Option<Ns> {
         self.0.iter().map(|visit| visit.due(port)).min()
     }

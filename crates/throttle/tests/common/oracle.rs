@@ -77,7 +77,7 @@ fn sums(pipes: &[Pipe], above: usize, rates: &[f64]) -> (f64, f64) {
     })
 }
 
-/// How the queues at `at` and below grow, in proportion. False if none does.
+/// The way the queues at `at` and below grow, in proportion. False if none does.
 fn grow(pipes: &[Pipe], at: usize, grows: &[bool], growth: &mut [f64]) -> bool {
     // The limit that is shared here: the first one upwards.
     let shared =
