@@ -18,7 +18,7 @@ const NS_PER_MS: Ns = 1_000_000;
 pub struct DelayClass {
     /// Where the segment's first sector is.
     pub area: Area,
-    /// How long an I/O waits before it is sent on, in milliseconds; 0 is not at all.
+    /// The time that an I/O waits before it is sent on, in milliseconds; 0 is not at all.
     pub delay_ms: u32,
 }
 
@@ -119,7 +119,7 @@ impl Delay {
         (lane.member, lane.add)
     }
 
-    /// How long the I/O of a class waits.
+    /// The time that the I/O of a class waits.
     pub(crate) fn delay_ns(&self, class: Class) -> Ns {
         self.lanes[class as usize].delay_ns
     }

@@ -40,7 +40,7 @@ pub struct Faults {
     pub writes: Writes,
     /// A byte of the data is replaced.
     pub corrupt_byte: Option<CorruptByte>,
-    /// How many of a billion reads get a random byte in a random place.
+    /// Of a billion reads so many get a random byte in a random place.
     pub random_read_corrupt: u32,
     /// The same for writes.
     pub random_write_corrupt: u32,

@@ -25,7 +25,7 @@ pub(crate) struct Live {
     /// The volume is over; there is no table.
     pub(crate) closed: bool,
     pub(crate) iostats: bool,
-    /// Bios may be polled: everything below can, and nobody has switched it off here.
+    /// Bios may be polled: everything below can, and it is not switched off here.
     pub(crate) io_poll: bool,
     pub(crate) can_poll: bool,
     pub(crate) wants_poll: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// That of a volume without a table, suspended by nobody, of size 0. `locks` are its own.
+    /// That of a volume of size 0 without a table, not suspended. `locks` are its own.
     pub(crate) fn new(name: &str, options: VolumeOptions, locks: Arc<LockCounters>) -> Arc<Self> {
         let live = Live {
             table: None,

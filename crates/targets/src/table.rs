@@ -131,7 +131,7 @@ impl Line {
     }
 }
 
-/// How a segment's sectors are mapped; members are indices into the table's.
+/// The mapping of a segment's sectors; members are indices into the table's.
 #[derive(Debug)]
 pub(crate) enum Map {
     Linear {
@@ -257,8 +257,8 @@ impl Table {
         &self.members
     }
 
-    /// How many bytes from the start can be written, if that is less than all: a file below is
-    /// longer than the limit of file size.
+    /// The bytes from the start that can be written, if that is less than all: a file
+    /// below is longer than the limit of file size.
     pub(crate) fn file_limit(&self) -> Option<u64> {
         self.lines.iter().filter_map(Line::file_limit).min()
     }
@@ -509,7 +509,7 @@ fn check_area(area: &Area, sectors: u64, block: u64) -> std::result::Result<(), 
     Ok(())
 }
 
-/// How a table is put together.
+/// The construction of a table.
 impl Table {
     fn add_segment(&mut self, line: &Line) {
         let map = match &line.target {

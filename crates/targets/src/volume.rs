@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! * `control` serialises all that changes a volume. Contexts never take it.
-//! * What contexts need is published ([`crate::shared::Live`]); each keeps a copy and reads its
-//!   epoch once a call. A live table is replaced only while the volume is suspended and quiesced.
+//! * The state that contexts need is published ([`crate::shared::Live`]); each keeps a copy and
+//!   reads its epoch once a call. A live table is replaced only while the volume is suspended and
+//!   quiesced.
 //! * Quiesced: every channel has seen the suspension, and none of the bios that it remapped is in
 //!   flight. A channel reports that in its port, with the epoch that it has seen, from inside its
 //!   context's gate. A context that is outside a call is visited; nothing waits for its owner.
@@ -30,8 +31,8 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// A volume without a table, suspended by nobody, of size 0. `locks` are its own: nobody else
-    /// counts on them.
+    /// A volume of size 0 without a table, not suspended. `locks` are its own: no other code counts
+    /// on them.
     pub fn new(name: &str, options: VolumeOptions, locks: Arc<LockCounters>) -> Self {
         Volume { shared: Shared::new(name, options, locks) }
     }
@@ -65,8 +66,8 @@ impl Volume {
         self.shared.live().suspended
     }
 
-    /// Keep new I/O from now on. What is in flight goes on, and what waits in a `delay` does so at
-    /// once, as Linux does it; see [`Volume::is_quiet`].
+    /// Hold new I/O back from now on. I/O in flight goes on, and I/O that waits in a `delay` does
+    /// so at once, as Linux does it; see [`Volume::is_quiet`].
     pub fn start_suspend(&self) {
         let control = self.control();
         if !self.shared.live().suspended {
@@ -114,7 +115,7 @@ impl Volume {
             }
             None => None,
         };
-        // Whatever changes from here on is heard of, and taken over once this is done.
+        // Changes from here on are noticed, and taken over once this is done.
         next.iter().for_each(|table| self.hold(table));
         self.shared.publish(|live| {
             if let Some(table) = &next {

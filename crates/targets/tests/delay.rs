@@ -91,7 +91,7 @@ impl Rig {
         self.volume.table().unwrap().status()
     }
 
-    /// Move the clock, and have the context look at it. What has ended.
+    /// Move the clock, and have the context read it. The result has the ended bios.
     fn advance(&mut self, ns: u64) -> Vec<u64> {
         self.clock.advance(ns);
         let ended = self.user.turn();
@@ -225,7 +225,7 @@ fn what_waits_goes_when_its_own_time_has_come() {
     assert_eq!(rig.advance(2 * MS), [4]);
     assert_eq!(rig.advance(17 * MS), [1]);
     assert_eq!(rig.advance(2 * MS), [3]);
-    // Of what is due together the first that came is the first that goes.
+    // Bios that are due together go in the order in which they came.
     submit(&mut rig);
     assert_eq!(rig.advance(27 * MS), [1, 2, 4]);
     assert_eq!(rig.advance(MS), [3]);
@@ -522,7 +522,7 @@ fn limits_are_those_of_all_devices() {
     assert_eq!(of(vec![class(&r, 0, 1)]).logical_block_size, 512);
     let limits = of(vec![class(&r, 0, 1), class(&w, 0, 1), class(&f, 0, 1)]);
     assert_eq!((limits.logical_block_size, limits.write_cache), (4096, true));
-    // Each is to have all sectors of the segment, on its blocks.
+    // Each must have all sectors of the segment, on its blocks.
     let refused = |length, classes| {
         Table::new(vec![line(0, length, delay(classes))]).err().expect("is refused").message
     };

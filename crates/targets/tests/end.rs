@@ -89,7 +89,7 @@ fn a_volume_that_ends_fails_what_it_keeps_and_leaves_its_members_alone() {
     assert!(table.upgrade().is_none(), "though the context was not called");
     let kept: Vec<_> = user.reap().iter().map(|bio| (bio.user_data, bio.status)).collect();
     assert_eq!(kept, [(3, Status::IoError)]);
-    // Of what was let through the write goes on, and the flush; the data behind it do not.
+    // The write that was let through goes on, and so does the flush; the data behind it do not.
     a.release();
     let mut both = [user.wait(), user.wait()].map(|bio| (bio.user_data, bio.status));
     both.sort_by_key(|(sector, _)| *sector);

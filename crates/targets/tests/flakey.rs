@@ -330,7 +330,7 @@ fn random_bytes_of_what_is_read() {
     assert!(hits.len() > 190, "{hits:?}");
     assert!(hits.iter().any(|hit| hit.0 < 256) && hits.iter().any(|hit| hit.0 >= 768));
     assert!(hits.iter().any(|hit| hit.1 < 64) && hits.iter().any(|hit| hit.1 >= 192));
-    // The same again from the same beginning, also after the table was loaded anew.
+    // The same again from the same beginning, also after a reload of the table.
     let mut again = Rig::down(faults);
     assert_eq!(random_reads(&mut again, 200), found);
     let (volume, disk) = (again.volume.clone(), again.disk.clone());

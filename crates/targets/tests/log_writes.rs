@@ -390,7 +390,7 @@ fn what_fails_on_the_device_is_not_logged() {
     assert_eq!(rig.words(), "w1 F");
 }
 
-/// Whatever ended is in the log, also where another context's super block says so.
+/// Every write that ended is in the log, also where another context's super block says so.
 #[test]
 fn contexts_wait_for_one_another() {
     let mut rig = Rig::new();
@@ -606,8 +606,8 @@ const THREADS: u64 = 4;
 /// Sectors that a thread has of its own.
 const OWN: u64 = SECTORS / THREADS;
 
-/// Writes to its own sectors. What they held after each of its flushes, with how many entries the
-/// log had then at least.
+/// Writes to its own sectors. The result has their contents after each of its flushes, and the
+/// least number of entries that the log had then.
 fn storm(mut user: User, log: &Disk, thread: u64) -> Vec<(u64, Vec<u8>)> {
     let mut random = fastrand::Rng::with_seed(thread);
     let (first, mut own) = (thread * OWN, vec![0; OWN as usize * 512]);

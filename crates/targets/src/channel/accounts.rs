@@ -1,7 +1,8 @@
 //! The statistics of a volume, as one of its channels counts them.
 //!
 //! Invariants:
-//! * What passes in a call is published once a call, in one write for each group of operations.
+//! * The I/O that passes in a call is published once a call, in one write for each group of
+//!   operations.
 //! * With `queue/iostats` off nothing is counted but the busy time.
 
 use crate::shared::Shared;

@@ -1,13 +1,13 @@
-//! `delay` as one context uses it: what waits, and until when.
+//! `delay` as one context uses it: the waiting bios, and their times.
 //!
 //! Invariants:
-//! * What waits are parts that the volume made: their bio has passed, is in flight and keeps the
-//!   time at which it was submitted.
+//! * The waiting bios are parts that the volume made: their bio has passed, is in flight and keeps
+//!   the time of its submission.
 //! * A class keeps its bios in the order in which they came. All of them wait equally long, so the
 //!   first is due first.
-//! * `due` is when the next bio is due.
+//! * `due` is the time of the next bio.
 //! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context
-//!   without an owner: nobody would come to send it on.
+//!   without an owner: no thread would come to send it on.
 
 use super::view::VolumeView;
 use crate::delay::{CLASSES, Class, Delay};

@@ -56,7 +56,7 @@ impl Corruption {
         view.send_moved(env, flakey.place(), bio);
     }
 
-    /// Give a write that is to be changed a copy of its data. False if memory is short.
+    /// Give a write a copy of its data, which the caller then changes. False if memory is short.
     fn corrupt_write(
         &mut self,
         view: &VolumeView,

@@ -30,7 +30,7 @@ impl HeldBios {
         self.0.take()
     }
 
-    /// How many there are.
+    /// Their number.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -26,7 +26,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Begin anew with another table, in context `context`. Nothing waits then.
+    /// Start with another table, in context `context`. Nothing waits then.
     pub(super) fn replace_table(&mut self, table: Option<&Table>, context: ContextId) {
         debug_assert_eq!(self.delays.len(), 0, "tables are swapped in quiesced volumes");
         self.delays = table.map(Delays::new).unwrap_or_default();
@@ -48,12 +48,12 @@ impl Segments {
         self.delays.send_due(view, env, now);
     }
 
-    /// When [`Segments::send_due`] is to be called, if ever.
+    /// The time of the next call of [`Segments::send_due`], if there is one.
     pub(super) fn due(&self) -> Option<Ns> {
         self.delays.due()
     }
 
-    /// End the bios that wait for their time: nobody will come to send them on.
+    /// End the bios that wait for their time: no thread will come to send them on.
     pub(super) fn cancel_waiting(&mut self, view: &VolumeView, env: &mut Env) {
         self.delays.cancel(view, env);
     }

@@ -22,7 +22,7 @@ pub(super) const NOW: u64 = 1_000_000_000;
 /// An I/O that came to a member: operation, sector and sectors.
 pub(super) type Seen = (Op, u64, u64);
 
-/// What a device does with a bio that comes.
+/// The action of a device on a bio that comes.
 type Act = Box<dyn FnMut(&mut Env, u32, Box<Bio>) + Send>;
 
 /// A device that does with its bios what its maker says.

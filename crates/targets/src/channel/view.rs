@@ -25,7 +25,7 @@ pub(super) struct VolumeView {
     special: BioFlags,
 }
 
-/// How a bio goes on that was just submitted.
+/// The next step of a bio that was just submitted.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
     /// Whole, to a sector of a member.
@@ -37,7 +37,7 @@ pub(super) enum Way {
 }
 
 impl VolumeView {
-    /// The view of channel `index`, which [`VolumeView::follow`] is to complete.
+    /// The view of channel `index`; the caller completes it by [`VolumeView::follow`].
     pub(super) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
         let port = shared.open_port(Message::to(env.handle(), index, 0));
         let live = Subscription::new(&shared.live, &env.locks);
@@ -56,8 +56,8 @@ impl VolumeView {
         Subscription::new(&self.shared.live, &env.locks)
     }
 
-    /// Take `live` as what is published. True if its table is another one. [`VolumeView::follow`]
-    /// is to come after that.
+    /// Take `live` as the published value. True if its table is another one. The caller then calls
+    /// [`VolumeView::follow`].
     pub(super) fn replace(&mut self, live: Subscription<Live>) -> bool {
         let former = std::mem::replace(&mut self.live, live);
         let address = |live: &Live| live.table.as_deref().map(std::ptr::from_ref);

@@ -80,7 +80,7 @@ impl std::fmt::Display for LogFlags {
 /// The contents of a log's first sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSuper {
-    /// How many entries follow.
+    /// The number of entries that follow.
     pub entries: u64,
     /// Bytes of a sector of the log.
     pub sector_bytes: u32,

@@ -1,4 +1,4 @@
-//! The log itself, which all contexts share: what is to be written where, and in which order.
+//! The log itself, which all contexts share: the entries, their places and their order.
 //!
 //! ```text
 //! a write completes -> unflushed -> (flush, FUA, mark, bound) -> placed -> in place -> in the
@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Invariants:
-//! * `unflushed` holds what completed, in the order of completion, and was not placed. `completed`
-//!   counts all that ever came to it; so each has a number, the last one `completed`.
+//! * `unflushed` holds completed entries that are not placed, in the order of completion.
+//!   `completed` counts all that ever came to it; so each has a number, the last one `completed`.
 //! * Entries are placed one after the other, and each placing takes from the front of `unflushed`.
 //!   So whatever is replayed up to some entry is what the device could have held at some moment.
 //! * The context that places entries carries them: it writes them, and the bio that had them placed
@@ -16,9 +16,9 @@
 //!   the entries before the first of them. A super block says `in_place`, never more. One is
 //!   written at a time (`super_under_way`), the first one before any entry: so a reader
 //!   of the log finds a run of whole entries of this log at any moment.
-//! * No carrier waits in vain: one that cannot go on is among `waiters`, and all of them are told
-//!   when a super block has been written or the log has failed. A batch that gets into place is
-//!   followed by one or the other.
+//! * Every waiting carrier is woken: one that cannot go on is among `waiters`, and all of them are
+//!   told when a super block has been written or the log has failed. A batch that gets into place
+//!   is followed by one or the other.
 //! * After `failed` nothing is written any more.
 //!
 //! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders
@@ -38,7 +38,7 @@ use std::sync::Arc;
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
 const UNFLUSHED_MAX: usize = 16384;
 
-/// An I/O that is to go into the log.
+/// An I/O for the log.
 pub(crate) struct Logged {
     pub(crate) entry: LogEntry,
     /// The data of a write.
@@ -213,7 +213,7 @@ impl Log {
         self.lock(locks).completed
     }
 
-    /// Take what has completed. What is to be written now, if anything is.
+    /// Take a completed I/O. The result has the entries to write now, if there are any.
     pub(crate) fn take(&self, what: Completed, locks: &LockCounters) -> Option<LogCarrier> {
         if self.is_off() {
             return None;
@@ -406,7 +406,7 @@ impl State {
         self.unflushed_bytes > UNFLUSHED_BYTES_MAX || self.unflushed.len() > UNFLUSHED_MAX
     }
 
-    /// How many of the unflushed have a number up to `until`.
+    /// The number of unflushed entries with a number up to `until`.
     fn number_until(&self, until: u64) -> usize {
         let before = self.completed - self.unflushed.len() as u64;
         until.saturating_sub(before) as usize

@@ -27,7 +27,7 @@ pub struct State {
     pub seen: Vec<Seen>,
     /// Bios wait for [`Disk::release`].
     pub hold: bool,
-    /// How I/O ends.
+    /// The way I/O ends.
     pub status: Status,
     /// Wakes the channels that keep bios.
     words: Vec<Arc<Message>>,
@@ -43,8 +43,8 @@ pub struct Disk {
     pub limits: Limits,
     pub state: Arc<Mutex<State>>,
     holders: Holders,
-    /// Whose `queue/io_poll` is noted after the holders were told that polling ends, and before it
-    /// does.
+    /// A device above: its `queue/io_poll` is noted after the holders were told that polling ends,
+    /// and before it does.
     pub above: Mutex<Option<Arc<dyn Device>>>,
     pub noted: Mutex<Vec<String>>,
 }
