@@ -83,7 +83,7 @@ struct Hall {
     members: Vec<Member>,
     /// Members below this one may leave.
     turn: AtomicUsize,
-    /// How often the scheduler was switched there and back.
+    /// The number of times that the scheduler was switched there and back.
     switched: AtomicU64,
     ended: AtomicBool,
     start: Instant,
@@ -102,7 +102,7 @@ impl Hall {
         self.members.iter().all(|member| member.returned.load(SeqCst))
     }
 
-    /// Whether everybody present has gone on since `before`, and has nothing open that it submitted
+    /// True if everybody present has gone on since `before`, and has nothing open that it submitted
     /// by `half`. A member that is away went on before it left: see [`Submitter::take_leave`].
     fn went_on(&self, before: &[u64], half: u64) -> bool {
         self.members.iter().zip(before).all(|(member, before)| {

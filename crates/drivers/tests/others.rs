@@ -40,7 +40,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         let mut status = 0;
-        // SAFETY: the child is ours, and nobody else waits for it.
+        // SAFETY: the child is ours, and no other thread waits for it.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             assert_eq!(libc::waitpid(self.0, &raw mut status, 0), self.0);
@@ -78,7 +78,7 @@ impl LoopDevice {
         Some(LoopDevice { name, file: path.canonicalize().ok()? })
     }
 
-    /// Whether the kernel has the file attached to it still.
+    /// True if the kernel has the file attached to it still.
     fn is_attached(&self) -> bool {
         let node = self.name.trim_start_matches("/dev/");
         let attached = std::fs::read_to_string(format!("/sys/block/{node}/loop/backing_file"));

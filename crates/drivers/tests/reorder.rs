@@ -248,7 +248,7 @@ impl Random {
     }
 }
 
-/// How long `sectors` take in this order, from sector 0.
+/// The time that `sectors` take in this order, from sector 0.
 fn time_of(sectors: &[u64]) -> u64 {
     let ways = sectors.iter().scan(0, |head, sector| {
         let way = way(*head, *sector);

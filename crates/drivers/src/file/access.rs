@@ -1,4 +1,4 @@
-//! How I/O goes to a file: in blocks of which size, and past the page cache or not.
+//! The way I/O goes to a file: in blocks of which size, and past the page cache or not.
 //!
 //! A block device has the logical blocks of the host, whatever is asked for: it zeroes and discards
 //! nothing smaller. A file has blocks of 512 bytes, so that what it holds means the same on every
@@ -54,7 +54,7 @@ impl Alignment {
     const UNTOLD: Alignment = Alignment { memory: 4096, offset: 4096 };
 }
 
-/// How I/O goes to the open file.
+/// The way I/O goes to the open file.
 ///
 /// # Errors
 /// One sentence: what is asked for is not possible there.
@@ -182,7 +182,7 @@ impl Access {
 }
 
 /// Switches direct I/O on, or gives it up where it was not demanded. The lock belongs to the open
-/// file, so the flag is set on it instead of opening anew.
+/// file, so the flag is set on it instead of opening again.
 pub(super) fn set_direct(fd: &OwnedFd, options: &FileOptions, access: &mut Access) -> Result<()> {
     if access.direct.is_none() {
         return Ok(());

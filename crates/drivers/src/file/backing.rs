@@ -19,13 +19,13 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn size(&self) -> io::Result<u64>;
 
-    /// Whether it has become shorter than `bytes`, as far as that is known at once: this is called
+    /// True if it has become shorter than `bytes`, as far as that is known at once: this is called
     /// by data threads, and never waits.
     fn is_shorter_than(&self, bytes: u64) -> bool {
         self.size().is_ok_and(|size| size < bytes)
     }
 
-    /// Whether `path` still names this file. For threads that may block.
+    /// True if `path` still names this file. For threads that may block.
     fn is_at(&self, _path: &Path) -> bool {
         true
     }

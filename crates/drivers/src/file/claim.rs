@@ -1,5 +1,5 @@
-//! The hold of a device on its file, however often that is opened anew: the lock, and which file it
-//! is.
+//! The claim of a device on its file, also when that is opened again: the lock, and the identity of
+//! the file.
 
 use super::locks;
 use super::system::{limit_below, stat};
@@ -9,7 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// The lock of a file, held until this is dropped. It belongs to the open file that took it, which
-/// stays open for it when the file is opened anew: so it never has to be taken from one and given
+/// stays open for it when the file is opened again: so it never has to be taken from one and given
 /// to another.
 pub(super) struct Claim {
     fd: Arc<OwnedFd>,
@@ -57,7 +57,7 @@ impl Identity {
         })
     }
 
-    /// Whether both are the same, as far as can be told.
+    /// True if both are the same, as far as can be told.
     pub(super) fn is_same(self, other: Self) -> bool {
         match (self, other) {
             (Identity::Device { number: a, sequence: 0 }, Identity::Device { number: b, .. })

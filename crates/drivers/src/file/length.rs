@@ -68,7 +68,7 @@ impl Length {
         self.bytes.store(bytes, Release);
     }
 
-    /// Whether somebody saw that it was cut short.
+    /// True if somebody saw that it was cut short.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short.load(Relaxed)
     }
@@ -90,7 +90,7 @@ impl Length {
         if mutated!("length_marks_last") { before } else { self.was_cut_short() }
     }
 
-    /// Whether a queue may have changed the file and not looked at its length since.
+    /// True if a queue may have changed the file and not looked at its length since.
     fn may_have_changed(&self) -> bool {
         let mut owned = self.owned.load(Acquire);
         while owned != 0 {
@@ -282,8 +282,8 @@ mod loom_tests {
     }
 
     impl Model {
-        /// The first block is written, which changes no length, beside the third one. What ended is
-        /// told of one by one; then the queue is closed.
+        /// The first block is written, which changes no length, beside the third one. Each end
+        /// is told; then the queue is closed.
         fn write(&self, mut mark: Mark) {
             mark.change_begins();
             mark.change_begins();
@@ -329,7 +329,7 @@ mod loom_tests {
         });
     }
 
-    /// The file is opened anew: one queue reads on the new opening while another one writes on the
+    /// The file is opened again: one queue reads on the new opening while another one writes on the
     /// one before, and leaves it.
     #[test]
     fn loom_length_of_a_file_opened_anew() {

@@ -1,7 +1,8 @@
 //! Locks of files and block devices: open-file-description locks, which QEMU reads too.
 //!
 //! Invariants:
-//! * A writer holds the whole file exclusively: nobody else, QEMU included, has any lock of it.
+//! * A writer holds the whole file exclusively: no other process, QEMU included, has any lock of
+//!   it.
 //! * A reader holds, shared, only bytes that QEMU gives a meaning (`block/file-posix.c`): a lock of
 //!   byte 100 + n says "I use permission n", one of byte 200 + n says "I do not share permission
 //!   n". It reads, and shares neither writing nor resizing; so it keeps writers out, QEMU's and
@@ -39,10 +40,10 @@ const READER: [i64; 3] = [USED + CONSISTENT_READ, UNSHARED + WRITE, UNSHARED + R
 /// The bytes that nobody may have locked beside a reader.
 const AGAINST_READERS: [i64; 3] = [USED + WRITE, USED + RESIZE, UNSHARED + CONSISTENT_READ];
 
-/// How long to wait for a lock that no living process seems to hold: a process that was killed
+/// The wait for a lock that no living process seems to hold: a process that was killed
 /// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// How often to look meanwhile.
+/// The pause between two tries meanwhile.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Lock the file, against everybody for a writer, against writers for a reader. `makes`: the file
@@ -143,7 +144,7 @@ fn find_holder(path: &Path, read_only: bool) -> Option<u32> {
     })
 }
 
-/// Whether a line of /proc/PID/fdinfo is a lock that keeps a reader, or a writer, out:
+/// True if a line of /proc/PID/fdinfo is a lock that keeps a reader, or a writer, out:
 /// `lock: 1: OFDLCK ADVISORY READ -1 fe:00:42 100 101`, with `EOF` for no end.
 fn keeps_out(line: &str, read_only: bool) -> bool {
     let Some(lock) = line.strip_prefix("lock:") else { return false };

@@ -25,8 +25,8 @@ pub(super) struct LoopDevice {
     pub(super) is_writable: bool,
 }
 
-/// Refuses to write to a file beside a loop device that may write to it, too. What users are to
-/// know of one that is harmless enough, a sentence without its subject, which is the file.
+/// Refuses to write to a file beside a loop device that may write to it, too. The result
+/// is the warning about a harmless one: a sentence without its subject, which is the file.
 pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String>> {
     let Some(LoopDevice { name, is_writable }) = attached_to(fd) else { return Ok(None) };
     match (options.read_only, is_writable) {
@@ -76,7 +76,7 @@ fn attached_in(sys: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
     found.into_iter().next()
 }
 
-/// Whether the loop device of that folder in sysfs has the file of that path attached.
+/// True if the loop device of that folder in sysfs has the file of that path attached.
 fn stands_on(folder: &Path, path: &Path) -> bool {
     // Only there while something is attached.
     let attached = fs::read(folder.join("loop/backing_file"));

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A file opened for writing is locked against every other writer for as long as the device
-//!   lives, also while it is opened anew (open-file-description lock; `O_EXCL` on block devices).
+//!   lives, also while it is opened again (open-file-description lock; `O_EXCL` on block devices).
 //!   One opened for reading is locked against every writer, QEMU included (`locks`).
 //! * Nor is a file written that a loop device of the host has attached and may write to (`loops`):
 //!   those take no locks.

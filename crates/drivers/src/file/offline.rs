@@ -1,4 +1,4 @@
-//! Files and block devices for commands that work on them while nobody serves them.
+//! Files and block devices for commands that work on them while no server has them.
 
 use super::access::logical_block_size;
 use super::locks::{lock, unlock};
@@ -25,9 +25,9 @@ impl OfflineFile {
     /// against writers.
     ///
     /// # Errors
-    /// It does not exist, is neither a file nor a block device, is in use or is to be written
-    /// beside a loop device that may write to it ([`ErrorKind::Busy`]), is to be written and longer
-    /// than the limit of file size, or what the system says.
+    /// It does not exist, is neither a file nor a block device, is in use, is opened for writing
+    /// beside a loop device that may write to it ([`ErrorKind::Busy`]) or although it is longer
+    /// than the limit of file size, or the system's error.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         if !path.exists() {
             let text = format!("{} does not exist", path.display());

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How often a path may lead to another file, once the one that it led to is locked.
+/// The tries to open a path that leads to another file each time, once the last one is locked.
 const OPENINGS_MAX: u32 = 16;
 
 pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
@@ -165,8 +165,8 @@ pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> O
     ))
 }
 
-/// The size of the device. What a block device has behind its last whole block cannot be addressed,
-/// as in Linux.
+/// The size of the device. The part of a block device behind its last whole block cannot be
+/// addressed, as in Linux.
 fn checked_size(
     options: &FileOptions,
     fd: &OwnedFd,
@@ -190,7 +190,7 @@ fn checked_size(
     Ok(size)
 }
 
-/// Whether the device that the file lies on has poll queues, as sysfs tells.
+/// True if the device that the file lies on has poll queues, as sysfs tells.
 fn has_poll_queues(fd: &OwnedFd, block_device: bool) -> bool {
     let Ok(stat) = stat(fd.as_raw_fd()) else { return false };
     let device = if block_device { stat.st_rdev } else { stat.st_dev };

@@ -5,8 +5,9 @@
 //!   that has it closes it.
 //! * Two openings of the same file, one after the other, have one `flush_failed`: a flush that
 //!   fails on the one before is told of on both.
-//! * While an opening is in use whose file has been opened anew, nobody trusts the marks of the new
-//!   one's length ([`Doubt`]); a queue looks at the new one's length before it leaves the old one.
+//! * While a queue uses an opening whose file was opened again, no queue trusts the marks of the
+//!   new one's length ([`Doubt`]); a queue looks at the new one's length before it leaves the old
+//!   one.
 
 use super::backing::Backing;
 use super::claim::Claim;
@@ -35,7 +36,7 @@ pub(crate) struct Opened {
     pub(crate) length: Arc<Length>,
     /// Holes can be punched.
     pub(crate) punch_hole: AtomicBool,
-    /// How ranges are discarded, if at all.
+    /// The way ranges are discarded, if at all.
     pub(crate) discard: Option<Discard>,
     /// Ranges can be zeroed without being freed.
     pub(crate) zero_range: AtomicBool,
@@ -47,9 +48,9 @@ pub(crate) struct Opened {
     pub(super) after: OnceLock<Doubt>,
 }
 
-/// How ranges of a file are discarded. Found out when it is opened; where the system cannot after
-/// all, as when a device below was exchanged, the advice is not taken: clients were told that they
-/// may give it.
+/// The way ranges of a file are discarded. Found out when it is opened; where the system cannot
+/// after all, as when a device below was exchanged, the advice is not taken: clients were told that
+/// they may give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Discard {
     /// In whole units of so many bytes, a power of two.
@@ -81,7 +82,7 @@ impl Alignment {
         self.memory > 0
     }
 
-    /// Whether I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes
+    /// True if I/O to or from that memory needs no bounce buffer. Direct I/O of some kernels takes
     /// only segments of whole blocks (Linux `bdev_iter_is_aligned`).
     pub(crate) fn takes(self, segment: Segment) -> bool {
         !self.is_direct()
@@ -116,7 +117,7 @@ impl Opened {
         self.backing.descriptor()
     }
 
-    /// Whether it is shorter than the device, now or before. Never waits.
+    /// True if it is shorter than the device, now or before. Never waits.
     pub(crate) fn is_cut_short(&self) -> bool {
         self.length.look(&**self.backing)
     }

@@ -33,16 +33,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl File {
-    /// Open the path anew, and use that from now on: a failed flush and a cut file are forgotten,
-    /// and what was lost by them stays lost. I/O under way ends with the file that was open until
-    /// now; whether it has, the attribute `reopening` tells. `replaced`: also if the path leads to
-    /// another file now. May wait for the file system: not for a data thread. The queues must be
-    /// told ([`drystone_queue::Driver::set_attribute`] does).
+    /// Open the path again, and use that file from now on: a failed flush and a cut file are
+    /// forgotten, and data lost by them stays lost. I/O under way ends with the file that was open
+    /// until now; whether it has, the attribute `reopening` tells. `replaced`: also if the path
+    /// leads to another file now. May wait for the file system: not for a data thread. The queues
+    /// must be told ([`drystone_queue::Driver::set_attribute`] does).
     ///
     /// # Errors
     /// A sentence; then the file that is open stays in use. It is another file, shorter than the
-    /// device, needs larger blocks, or is in use; something was lost that nobody has been told of;
-    /// the file before this one is still in use ([`ErrorKind::Busy`]); or what the system says.
+    /// device, needs larger blocks, or is in use; something was lost that no client has been told
+    /// of; the file before this one is still in use ([`ErrorKind::Busy`]); or what the system says.
     pub fn reopen(&self, replaced: bool) -> Result<()> {
         let shared = &*self.shared;
         let _turn = shared.turn()?;
@@ -160,7 +160,7 @@ impl Found {
         Ok(Found { fd: Arc::new(fd), identity, block_device, is_exclusive })
     }
 
-    /// How I/O goes to it, if the device of `bytes` bytes can stand on it.
+    /// The way I/O goes to it, if the device of `bytes` bytes can stand on it.
     fn access(&self, shared: &FileShared, bytes: u64, options: &FileOptions) -> Result<Access> {
         let (path, block) = (options.path.display(), shared.block_size);
         let host = if self.block_device { access::logical_block_size(&self.fd) } else { block };

@@ -23,7 +23,7 @@ pub(crate) struct FileShared {
     pub(crate) discard: Option<Discard>,
     /// Bytes of the device.
     bytes: AtomicU64,
-    /// How it was opened; `None` of a simulator's.
+    /// The options of its opening; `None` of a simulator's.
     pub(super) options: Option<FileOptions>,
     opening: Published<Opening>,
     /// A thread opens it again or makes it longer.
@@ -79,7 +79,7 @@ impl FileShared {
         self.current(&self.locks).1
     }
 
-    /// Whether I/O is under way on an opening that was exchanged, or a queue has not taken over the
+    /// True if I/O is under way on an opening that was exchanged, or a queue has not taken over the
     /// next one.
     pub(crate) fn is_exchanging(&self) -> bool {
         self.opening.get(&self.locks).1.before.strong_count() > 0
@@ -118,7 +118,7 @@ impl FileShared {
     }
 }
 
-/// The opening that queues are to use, and the one before.
+/// The opening that queues must use, and the one before.
 #[derive(Clone)]
 struct Opening {
     opened: Arc<Opened>,

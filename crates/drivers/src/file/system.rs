@@ -60,7 +60,7 @@ pub(super) fn find_opener(path: &Path) -> Option<u32> {
     find_process(|pid, fd| is_open(pid, fd, same))
 }
 
-/// Whether a descriptor of a process is of the file that is looked for.
+/// True if a descriptor of a process is of the file that is looked for.
 pub(super) fn is_open(pid: u32, fd: &str, same: impl FnOnce(&Metadata) -> bool) -> bool {
     std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).is_ok_and(|meta| same(&meta))
 }
@@ -124,7 +124,7 @@ pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
     }
 }
 
-/// Whether `path` names the open file. True if that cannot be found out.
+/// True if `path` names the open file. True if that cannot be found out.
 pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
     let (Ok(opened), found) = (stat(fd.as_raw_fd()), std::fs::metadata(path)) else { return true };
     match found {
@@ -156,7 +156,7 @@ pub(super) fn check_size(path: &Path, size: u64, block: u32) -> Result<()> {
     )))
 }
 
-/// Whether a file is shorter than that, by what the kernel knows of it without asking a server.
+/// True if a file is shorter than that, by what the kernel knows of it without asking a server.
 pub(super) fn is_shorter_than(fd: &OwnedFd, bytes: u64) -> bool {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     // SAFETY: statx fills the struct of zeroes; an empty path means the descriptor itself.
@@ -176,7 +176,7 @@ pub(super) fn file_system(fd: &OwnedFd) -> Option<i64> {
     }
 }
 
-/// Whether `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is
+/// True if `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is
 /// being written, both in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`,
 /// `cifs_getattr`).
 pub(super) fn has_known_length(fd: &OwnedFd) -> bool {
@@ -184,13 +184,13 @@ pub(super) fn has_known_length(fd: &OwnedFd) -> bool {
     file_system(fd).is_some_and(|kind| !ASKS.contains(&kind))
 }
 
-/// Whether the file system is memory: nothing in it waits for a device.
+/// True if the file system is memory: nothing in it waits for a device.
 pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-/// Whether what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and
+/// True if what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and
 /// 2.1.14 called data a hole that had just been written
 /// (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
 pub(super) fn tells_holes(kind: Option<i64>) -> bool {

@@ -164,7 +164,7 @@ fn fill_bounce(rq: &Request, bounce: &IoBuf) {
     rq.each_segment(|s| {
         let to = bounce.segment(at..at + s.len);
         // SAFETY: the bio's memory is vouched for until it completes, the bounce buffer is ours
-        // and nobody else looks at it yet.
+        // and no other code reads it yet.
         unsafe {
             let to = std::slice::from_raw_parts_mut(to.ptr, to.len);
             copy_from_segments(&[s], 0, to);

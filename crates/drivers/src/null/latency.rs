@@ -1,4 +1,4 @@
-//! How long a request takes: a constant, or a distribution given by percentiles, from which a
+//! The time that a request takes: a constant, or a distribution given by percentiles, from which a
 //! seeded generator of the queue draws.
 
 /// One point of a distribution: `percent` of all requests take `ns` or less.
@@ -23,8 +23,8 @@ impl Latency {
         Latency { points: vec![Percentile { percent: 100.0, ns }] }
     }
 
-    /// A distribution through `points`, linear between them. What lies before the first takes
-    /// as long as the first, what lies behind the last as long as the last.
+    /// A distribution through `points`, linear between them. Percentiles before the first
+    /// take as long as the first, those behind the last as long as the last.
     ///
     /// # Errors
     /// A sentence when the points are none, or not ascending, or outside 0 to 100.
@@ -43,7 +43,7 @@ impl Latency {
         Ok(Latency { points })
     }
 
-    /// Whether every request ends at once.
+    /// True if every request ends at once.
     pub fn is_zero(&self) -> bool {
         self.points.iter().all(|point| point.ns == 0)
     }

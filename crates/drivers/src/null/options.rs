@@ -8,7 +8,7 @@ use drystone_queue::QUEUES_MAX;
 /// The longest movement of a head: an hour, as for the other times of a stack file.
 const SEEK_MAX_NS: u64 = 3_600_000_000_000;
 
-/// How requests complete (null_blk's `irqmode`).
+/// The way requests complete (null_blk's `irqmode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Completion {
     /// In the submit call (`irqmode=0`).
@@ -43,9 +43,9 @@ pub struct NullOptions {
     pub size_bytes: u64,
     /// Logical and physical block size.
     pub blocksize: u32,
-    /// How requests complete.
+    /// The way requests complete.
     pub irqmode: Completion,
-    /// How long a request takes; without meaning for inline completion. `None` is 10 us with a
+    /// The time that a request takes; without meaning for inline completion. `None` is 10 us with a
     /// timer, and no time from a thread.
     pub latency: Option<Latency>,
     /// For timer completion: a head that moves. Requests are then served one after the other, in

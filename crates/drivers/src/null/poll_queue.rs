@@ -16,7 +16,7 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most requests that have come and that nobody has looked at.
+/// Most requests that have come and that no poll has seen.
 const ARRIVALS: usize = 16_384;
 
 /// A request in a poll queue.
@@ -87,15 +87,15 @@ impl PollQueue {
         }
     }
 
-    /// How often it was to be polled, was, and with success: as Linux showed it in debugfs
-    /// (`hctx0/poll` until 5.15).
+    /// The counts of considered, invoked and successful polls, as Linux showed them in
+    /// debugfs (`hctx0/poll` until 5.15).
     pub(crate) fn counts(&self) -> String {
         let [invoked, success, skipped] =
             [&self.invoked, &self.success, &self.skipped].map(|count| count.load(Relaxed));
         format!("considered={} invoked={invoked} success={success}", invoked + skipped)
     }
 
-    /// Add a request. False if too many have come that nobody looked at.
+    /// Add a request. False if too many have come that no poll has seen.
     pub(crate) fn push(&self, ticket: Ticket) -> bool {
         self.arrivals.push(ticket).is_ok()
     }

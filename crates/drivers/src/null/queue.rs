@@ -226,7 +226,7 @@ impl NullQueue {
         }
     }
 
-    /// A polled request that nobody polls for: the device gives it up itself, unless it has just
+    /// A polled request that no thread polls for: the device gives it up itself, unless it has just
     /// been found.
     fn give_up_polled(&mut self, env: &mut Env, rq: &mut Request) {
         let Some(queue) = &self.poll_queue else { return };

@@ -12,7 +12,7 @@ use drystone_core::clock::Ns;
 use drystone_queue::unit::Unit;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How long a head moves. Over `distance` sectors of a device of `size`:
+/// The time that a head moves. Over `distance` sectors of a device of `size`:
 ///
 /// ```text
 /// 0                                                       if distance = 0

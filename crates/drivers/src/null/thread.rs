@@ -16,10 +16,10 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 
-/// How long the thread stays awake without requests, once one took time.
+/// The time that the thread stays awake without requests, once one took time.
 const AWAKE_NS: Ns = 1_000_000;
-/// How rarely it looks for new requests while it has some: contexts that start them write to the
-/// cache line that it reads.
+/// Its pause between two checks for new requests while it has some: contexts that start them write
+/// to the cache line that it reads.
 const ARRIVALS_NS: Ns = 1_000;
 
 /// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From
@@ -78,7 +78,7 @@ impl CompletionThread {
         Ok(CompletionThread { sender: Arc::new(sender) })
     }
 
-    /// By which clock requests take time. Before the first of them.
+    /// Set the clock by which requests take time. Before the first of them.
     pub(crate) fn goes_by(&self, clock: &Arc<dyn Clock>) {
         self.tell(Job::Clock(clock.clone()));
     }

@@ -184,7 +184,7 @@ impl RamStore {
     }
 
     /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly
-    /// are given back to the system, unless they are to be kept; what else there is is overwritten.
+    /// are given back to the system, unless the caller keeps them; the rest is overwritten.
     pub(crate) fn zero_some(&self, rest: &mut Rest) {
         let Rest { from, end, keeps } = *rest;
         if keeps {
@@ -281,7 +281,7 @@ impl RamStore {
         extents
     }
 
-    /// Whether `granule` holds data, and the first granule (at most `end`) that differs.
+    /// True if `granule` holds data, and the first granule (at most `end`) that differs.
     fn run(&self, granule: u64, end: u64) -> (bool, u64) {
         let bits = |g: u64| self.written[(g / 64) as usize].load(Acquire);
         let data = bits(granule) >> (granule % 64) & 1 == 1;

@@ -30,7 +30,7 @@ impl Zeroing {
         Zeroing { channel, ranges: VecDeque::new(), has_timer: false }
     }
 
-    /// Whether an event with a token of this value is of the timer.
+    /// True if an event with a token of this value is of the timer.
     #[inline]
     pub(crate) fn has_set(&self, token_value: u64) -> bool {
         token_value & MARK != 0

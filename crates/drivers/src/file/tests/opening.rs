@@ -30,7 +30,7 @@ fn a_second_writer_is_refused_with_path_and_process() {
 
 #[test]
 fn who_has_a_device_open_is_found() {
-    // Any device does; that of a new terminal is nobody else's.
+    // Any device does; no other process has that of a new terminal.
     let terminal = std::fs::File::options().read(true).write(true).open("/dev/ptmx").unwrap();
     let (mut number, unlocked): (libc::c_uint, libc::c_int) = (0, 0);
     // SAFETY: the first ioctl reads one int, the second writes one unsigned int.
@@ -120,7 +120,7 @@ fn open_while_it_is_taken_away(options: &FileOptions) -> Result<FileShared> {
     })
 }
 
-/// How often this process has the file open.
+/// The number of times that this process has the file open.
 fn times_open(file: &std::os::fd::OwnedFd) -> usize {
     let wanted = system::stat(file.as_raw_fd()).unwrap();
     let same = |m: &std::fs::Metadata| (m.dev(), m.ino()) == (wanted.st_dev, wanted.st_ino);

@@ -1,4 +1,4 @@
-//! Files that are opened anew while they are used.
+//! Files that are opened again while they are used.
 
 use super::fault_ring::{Fault, FaultRing, Faults};
 use super::opening::byte_lock;

@@ -27,7 +27,7 @@ fn write(cx: &mut Context, device: DevIndex) {
     assert!(done.iter().all(|bio| bio.status == Status::Ok));
 }
 
-/// Whether this process has the file open.
+/// True if this process has the file open.
 pub(super) fn is_open(path: &Path) -> bool {
     let open = std::fs::read_dir("/proc/self/fd").unwrap();
     open.flatten().any(|entry| std::fs::read_link(entry.path()).is_ok_and(|link| link == path))
