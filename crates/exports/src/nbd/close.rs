@@ -49,7 +49,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Whether the client asked for it, as opposed to broke a rule.
+    /// True if the client asked for it, as opposed to broke a rule.
     pub const fn is_polite(self) -> bool {
         matches!(self, Self::Aborted | Self::Disconnected)
     }

@@ -11,8 +11,8 @@ pub const CONTEXTS_MAX: usize = 8;
 /// Block size constraints of an export, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
-    /// Clients shall ask for multiples of this, a power of two, at most 64 KiB. What they ask for
-    /// is served also if they do not.
+    /// Clients must ask for multiples of this, a power of two, at most 64 KiB. Other requests are
+    /// served, too.
     pub min: u32,
     /// Requests of this size and alignment are served best: a power of two, at least `min` and 512.
     pub preferred: u32,
@@ -29,7 +29,7 @@ impl Default for BlockSizes {
 }
 
 impl BlockSizes {
-    /// Whether these sizes keep the protocol text's rules for an export of `size_bytes`.
+    /// True if these sizes keep the protocol text's rules for an export of `size_bytes`.
     pub const fn are_valid_for(&self, size_bytes: u64) -> bool {
         let floor = if self.min > 512 { self.min } else { 512 };
         let need =
@@ -191,7 +191,7 @@ pub trait ExportDirectory {
         Ok(())
     }
 
-    /// How many exports there are, those that this client may not see included.
+    /// The number of exports, those that this client may not see included.
     fn count(&self) -> usize;
 
     /// Calls `visit` with the name and description of each export that this client may see, from

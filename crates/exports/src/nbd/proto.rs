@@ -232,7 +232,7 @@ wire_codes! {
 }
 
 impl ReplyCode {
-    /// Whether a reply code, known or not, is an error.
+    /// True if a reply code, known or not, is an error.
     pub const fn wire_is_error(value: u32) -> bool {
         value & REP_ERR != 0
     }
@@ -298,7 +298,7 @@ wire_codes! {
 }
 
 impl ChunkType {
-    /// Whether a chunk type, known or not, is an error.
+    /// True if a chunk type, known or not, is an error.
     pub const fn wire_is_error(value: u16) -> bool {
         value & CHUNK_ERR != 0
     }

@@ -26,12 +26,12 @@ impl ContextSet {
         new
     }
 
-    /// Whether the set is empty, as it is for every command but `BlockStatus`.
+    /// True if the set is empty, as it is for every command but `BlockStatus`.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// How many contexts are asked for: the number of status chunks of the reply.
+    /// The number of contexts that are asked for: the number of status chunks of the reply.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }

@@ -208,17 +208,17 @@ impl TlsSession {
         room - out.len()
     }
 
-    /// Whether there is ciphertext to send.
+    /// True if there is ciphertext to send.
     pub fn wants_send(&self) -> bool {
         self.connection.wants_write()
     }
 
-    /// Whether the handshake is still under way.
+    /// True if the handshake is still under way.
     pub fn is_handshaking(&self) -> bool {
         self.connection.is_handshaking()
     }
 
-    /// Whether the peer said that it sends no more. A connection that ends without it was cut.
+    /// True if the peer said that it sends no more. A connection that ends without it was cut.
     pub fn peer_closed(&self) -> bool {
         self.peer_closed
     }

@@ -43,7 +43,7 @@ impl Network {
             .then_some(network)
     }
 
-    /// Whether the address is one of these. An IPv4 address that is written as IPv6 is that IPv4
+    /// True if the address is one of these. An IPv4 address that is written as IPv6 is that IPv4
     /// address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

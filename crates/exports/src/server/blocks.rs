@@ -45,7 +45,7 @@ impl Blocks {
         self.block as usize
     }
 
-    /// Whether the range is whole blocks.
+    /// True if the range is whole blocks.
     #[inline]
     pub(crate) fn is_whole(&self) -> bool {
         (self.range.start | self.range.end) & (self.block - 1) == 0

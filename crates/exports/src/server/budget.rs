@@ -4,10 +4,10 @@
 //! process, by chunks. A client waits in line for bytes that are not there, or too many for one;
 //! the [`Ledger`] orders those that wait.
 //!
-//! The guarantee: a request that takes at most [`MINIMUM`] waits for nobody, as long as its client
-//! has nothing else; and one of at most 1 MiB of a client that has nothing else waits for the
-//! reserve alone, an eighth of the budget, of which each client has one such request. Nothing that
-//! others hold beside it keeps that client waiting.
+//! The guarantee: a request that takes at most [`MINIMUM`] waits for no other, as long as its
+//! client has nothing else; and one of at most 1 MiB of a client that has nothing else waits for
+//! the reserve alone, an eighth of the budget, of which each client has one such request. Nothing
+//! that others hold beside it keeps that client waiting.
 //!
 //! Invariants:
 //! * The ledger has the bytes of all shares, also those granted to clients that wait.
@@ -81,12 +81,12 @@ impl Budget {
         self.total
     }
 
-    /// Bytes that nobody has.
+    /// Bytes that no client has.
     pub fn free(&self, user: &LockCounters) -> u64 {
         self.ledger.lock(user).free()
     }
 
-    /// How many clients wait for some.
+    /// The number of clients that wait for some.
     pub fn waiting(&self, user: &LockCounters) -> usize {
         self.ledger.lock(user).waiting()
     }

@@ -9,7 +9,7 @@
 //! they take, the thresholds of all sink.
 //!
 //! Beside that stands a reserve, for short requests of clients that hold nothing: long requests of
-//! others, and what they leave unsent, keep nobody from his first request.
+//! others, and the data that they leave unsent, keep no client from its first request.
 //!
 //! Invariants:
 //! * `free`, `set_aside` and what all clients hold is the whole; what is left of the reserve, and
@@ -25,12 +25,12 @@
 //!
 //! Progress: a client that waits takes nothing else, and one that is busy is told
 //! when its memory is wanted ([`Ledger::is_revoked_from`]), so some time it holds nothing, and is
-//! passed over no more. Then nobody of its consumer takes any before it, so either it is below the
-//! consumer's threshold or the consumer holds nothing some time. The first of the consumers that
-//! wait and hold nothing is the head, which gets its request however long it is. A request of no
-//! more than a fair part, the whole by the number of consumers, is waited for beside the others:
+//! passed over no more. Then no client of its consumer takes any before it, so either it is below
+//! the consumer's threshold or the consumer holds nothing some time. The first of the consumers
+//! that wait and hold nothing is the head, which gets its request however long it is. A request of
+//! no more than a fair part, the whole by the number of consumers, is waited for beside the others:
 //! what any consumer gives back that holds more than that part is set aside for the head. When none
-//! of them holds more there is enough. For a longer one nobody else is served until it is.
+//! of them holds more there is enough. For a longer one no other client is served until it is.
 
 use drystone_core::Slab;
 use std::collections::VecDeque;
@@ -124,12 +124,12 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Bytes that nobody holds.
+    /// Bytes that no client holds.
     pub(super) fn free(&self) -> u64 {
         self.free + self.set_aside + self.reserve
     }
 
-    /// How many wait.
+    /// The number of clients that wait.
     pub(super) fn waiting(&self) -> usize {
         self.hungry.iter().map(|number| self.consumers[*number].line.len()).sum()
     }
@@ -163,7 +163,7 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// Take so many bytes if that keeps nobody else waiting.
+    /// Take so many bytes if no other client waits for them.
     pub(super) fn take(&mut self, ClientId(client): ClientId, bytes: u64) -> bool {
         let consumer = self.clients[client].consumer;
         let line = &self.consumers[consumer].line;
@@ -255,7 +255,7 @@ impl<W> Ledger<W> {
     }
 
     /// The same, and a client that has nothing gets on only when `client` gives back all that it
-    /// holds: it is to begin nothing new with that, but to wait for its turn.
+    /// holds: it must begin nothing new with that, but wait for its turn.
     pub(super) fn is_revoked_from(&self, client: ClientId) -> bool {
         let consumer = &self.consumers[self.clients[client.0].consumer];
         let is_large = consumer.held > self.fair_part();
@@ -296,7 +296,7 @@ impl<W> Ledger<W> {
         self.total / self.active.max(1)
     }
 
-    /// The head waits for more than a fair part, so nobody else is served.
+    /// The head waits for more than a fair part, so no other client is served.
     fn is_frozen(&self) -> bool {
         self.head_bytes().is_some_and(|bytes| bytes > self.fair_part())
     }

@@ -60,7 +60,7 @@ impl Pool {
         self.share.join(Key { device, group });
     }
 
-    /// Whether there may be a buffer with room for `data_bytes` now, which is to be taken at once.
+    /// True if there may be a buffer with room for `data_bytes` now; the caller takes it at once.
     /// If not, the pool waits for it ([`Pool::waits`]): ask again for the same then.
     #[inline]
     pub(crate) fn reserve(&mut self, data_bytes: usize) -> bool {

@@ -28,7 +28,7 @@ pub struct Volume {
     pub write_lock: Arc<RangeLock>,
 }
 
-/// How large a volume is, as clients are told.
+/// The size of a volume, as clients are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Bytes; whole blocks.
@@ -42,7 +42,7 @@ pub struct Geometry {
 /// A volume as clients are told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// How large it is.
+    /// Its size.
     pub geometry: Geometry,
     /// The limits of the device; read-only as the geometry says.
     pub limits: Limits,
@@ -50,7 +50,7 @@ pub struct Shape {
 
 impl Volume {
     /// The volume at this moment: a device may grow, and change what it can do. Any thread may ask,
-    /// but not on the way of an I/O: it allocates.
+    /// but not on the path of an I/O: it allocates.
     pub fn shape(&self) -> Shape {
         let info = self.device.info();
         let read_only = self.read_only || info.limits.read_only;
@@ -60,7 +60,7 @@ impl Volume {
         Shape { geometry, limits: Limits { read_only, ..info.limits } }
     }
 
-    /// How large it is at this moment, as [`Volume::shape`] says.
+    /// Its size at this moment, as [`Volume::shape`] says.
     pub fn geometry(&self) -> Geometry {
         self.shape().geometry
     }
@@ -74,8 +74,8 @@ pub(crate) fn find<'a>(
     volumes.into_iter().position(|volume| volume.name.as_bytes() == name)
 }
 
-/// How many clients there are, and which of their I/O failed; its clones are the same clients. Any
-/// thread may ask.
+/// The number of clients, and which of their I/O failed; its clones are the same
+/// clients. Any thread may ask.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Inner>);
 

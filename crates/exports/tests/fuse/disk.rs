@@ -30,9 +30,9 @@ pub struct Disk {
     pub zeroes: bool,
     /// It says that it does, but does not.
     pub zeroes_in_vain: bool,
-    /// It does so piece by piece, and ends early when nobody wants it any more.
+    /// It does so piece by piece, and ends early when no client wants it any more.
     pub zeroes_in_pieces: bool,
-    /// How often it has.
+    /// The number of times that it has.
     pub cut_short: AtomicU64,
     /// It takes discards, which zero.
     pub discards: bool,

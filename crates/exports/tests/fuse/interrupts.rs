@@ -101,8 +101,8 @@ fn an_interrupt_that_names_nothing_long_changes_nothing() {
     catch_up(&mut kernel, 1);
 }
 
-/// Whatever signal came the kernel tells of it, and of none after it: so it is looked at what the
-/// asker does.
+/// The kernel tells of the first signal, whichever it is, and of none after it. So the server
+/// checks what the asker does.
 #[test]
 fn only_who_is_killed_is_not_answered_in_full() {
     static LOOKS: AtomicU32 = AtomicU32::new(0);

@@ -123,7 +123,7 @@ fn writes_end_at_the_end() {
     assert_eq!(kernel.write(0, &[]), Ok(0));
 }
 
-/// The kernel sends no sync after a write past the page cache: the write itself tells that it is to
+/// The kernel sends no sync after a write past the page cache: the write itself says that it must
 /// be durable.
 #[test]
 fn synced_writes_are_durable_when_they_end() {
@@ -169,7 +169,7 @@ fn kernels_are_asked_for_what_they_do_well() {
     }
 }
 
-/// Backups compare times. What is written by another export counts, too: the device knows of it.
+/// Backups compare times. A write by another export counts, too: the device knows of it.
 #[test]
 fn a_file_that_was_written_has_a_new_time() {
     static NOW: AtomicU64 = AtomicU64::new(1_700_000_000);
@@ -346,7 +346,7 @@ fn a_read_only_volume_is_not_written() {
     assert_eq!(disk.count(Op::Write), 0);
 }
 
-/// Whichever way a client comes in, it is told the same of a volume.
+/// A client is told the same of a volume by every front end.
 #[test]
 fn all_front_ends_tell_the_same() {
     const WHOLE: u64 = 3 * 4096;

@@ -1,4 +1,4 @@
-//! How much one request may ask for, and how much one answer may hold.
+//! The bounds of a request and of an answer.
 
 use drystone_exports::nbd::proto::{CommandFlags, ErrorCode};
 use drystone_exports::nbd::server::Settings;
@@ -42,7 +42,7 @@ fn a_stack_can_say_what_the_longest_request_is() {
     assert!(client.read(0, 2 << 20, NONE).unwrap().iter().all(|byte| *byte == 0));
 }
 
-/// Every other piece of the disk is a hole. What follows is asked for by the next request.
+/// Every other piece of the disk is a hole. The next request asks for the rest.
 #[test]
 fn an_answer_has_at_most_256_extents() {
     let disk = Disk::new(1000 * PIECE, 512);

@@ -23,7 +23,7 @@ pub enum MountError {
     /// The mount point does not exist, or is out of reach.
     #[error("the mount point {path:?} cannot be used: {source}")]
     Missing {
-        /// The mount point, or the folder that it is to be in.
+        /// The mount point, or its folder.
         path: PathBuf,
         /// The kernel's word.
         source: io::Error,

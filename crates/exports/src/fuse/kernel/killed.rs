@@ -16,7 +16,7 @@ const HARMLESS: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// Whether a signal has come to the thread with this id that ends it as soon as it gets to run:
+/// True if a signal has come to the thread with this id that ends it as soon as it gets to run:
 /// SIGKILL, which it also has when its process is ended otherwise, or another that it neither
 /// handles nor ignores nor blocks. Of a thread that is traced only SIGKILL counts, since its tracer
 /// may take the others away.
@@ -30,7 +30,7 @@ pub fn is_killed(task: u32) -> bool {
     fs::read(format!("/proc/{task}/status")).map_or(true, |status| says_killed(&status))
 }
 
-/// Whether `/proc` has the processes of the PID namespace that this process is in.
+/// True if `/proc` has the processes of the PID namespace that this process is in.
 fn shows_own_namespace() -> bool {
     let own = std::process::id().to_string();
     fs::read_link("/proc/self").is_ok_and(|link| link.as_os_str() == own.as_str())

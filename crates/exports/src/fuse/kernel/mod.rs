@@ -205,7 +205,7 @@ fn top_at(path: &Path) -> Result<Option<MountEntry>, MountError> {
     Ok(parse_mountinfo(&list).into_iter().rfind(|entry| entry.path == path))
 }
 
-/// Whether anything is mounted at the path, which has no symbolic links.
+/// True if anything is mounted at the path, which has no symbolic links.
 ///
 /// # Errors
 /// When the list of mounts cannot be read.
@@ -213,7 +213,7 @@ pub fn is_mount_point(path: &Path) -> Result<bool, MountError> {
     Ok(top_at(path)?.is_some())
 }
 
-/// Whether the mount is one of ours whose server is gone. Asking for its statistics always asks the
+/// True if the mount is one of ours whose server is gone. Asking for its statistics always asks the
 /// server; its attributes may still be known.
 fn is_dead(path: &Path, entry: &MountEntry) -> bool {
     let answer: rustix::io::Result<StatVfs> = match entry.file_system == FILE_SYSTEM {
@@ -223,7 +223,7 @@ fn is_dead(path: &Path, entry: &MountEntry) -> bool {
     matches!(answer, Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
-/// Whether a mount of ours without a server is at the path.
+/// True if a mount of ours without a server is at the path.
 ///
 /// # Errors
 /// When the path's folder does not exist, or the list of mounts cannot be read.
@@ -267,12 +267,12 @@ impl Mounted {
         &self.path
     }
 
-    /// Whether it is still there, and on top.
+    /// True if it is still there, and on top.
     fn is_there(&self) -> Result<bool, MountError> {
         Ok(top_at(&self.path)?.is_some_and(|top| top.id == self.id))
     }
 
-    /// Unmounts it, if nobody else has. Waits for answers of the server.
+    /// Unmounts it, unless another process has. Waits for answers of the server.
     ///
     /// # Errors
     /// [`MountError::InUse`] while files are open; another when it is not permitted.

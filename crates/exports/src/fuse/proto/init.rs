@@ -13,9 +13,9 @@ pub const MINOR_MIN: u32 = 31;
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The same over io_uring, where every entry has room for the longest.
 pub const MAX_WRITE_OVER_RING: u32 = 256 << 10;
-/// Requests nobody waits for (read-ahead, write-back, asynchronous direct I/O) that the kernel has
-/// in flight. Deep enough for a fast disk; the kernel's own default of 12 is from the time of hard
-/// disks.
+/// Requests that no process waits for (read-ahead, write-back, asynchronous direct I/O) that the
+/// kernel has in flight. Deep enough for a fast disk; the kernel's own default of 12 is from the
+/// time of hard disks.
 const MAX_BACKGROUND: u16 = 256;
 /// From so many on the kernel tells writers to be slow: three quarters, as it does itself.
 const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
@@ -102,9 +102,9 @@ pub struct InitReply {
     pub max_readahead: u32,
     /// The features in use.
     pub flags: InitFlags,
-    /// Most requests in flight that nobody waits for.
+    /// Most requests in flight that no process waits for.
     pub max_background: u16,
-    /// From so many on writers are to be slow.
+    /// From so many on the kernel slows writers down.
     pub congestion_threshold: u16,
     /// Longest write, bytes.
     pub max_write: u32,

@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 
 /// Length of the header of every reply.
 pub const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
-/// How long the kernel may rely on a name or on attributes, seconds: a volume that has grown is
-/// seen after this.
+/// The time that the kernel may rely on a name or on attributes, seconds: a volume that has grown
+/// is seen after this.
 const VALID_S: u64 = 1;
 
 /// Writes the header of a reply of `bytes` bytes (without the header) to request `unique`: `error`

@@ -117,7 +117,7 @@ pub enum Operation<'a> {
         handle: u64,
         /// First byte.
         offset: u64,
-        /// How many.
+        /// Their number.
         length: u64,
         /// How ([`super::falloc`]).
         mode: u32,

@@ -21,7 +21,7 @@ pub(super) const SHORT_BYTES: usize = 512;
 /// it.
 const HAND_OVER_BYTES: usize = 64 << 10;
 
-/// Operations whose beginning is all there is to parse.
+/// Operations of which only the beginning must be parsed.
 const READ: u32 = 15;
 const WRITE: u32 = 16;
 

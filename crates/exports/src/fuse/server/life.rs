@@ -4,7 +4,7 @@
 //! * A session that is over never serves again.
 //! * The requests to withdraw its bios and to cancel its polls are each made once.
 
-/// How far a session has come.
+/// The state of a session.
 #[derive(Default)]
 pub(super) struct Life {
     is_over: bool,
@@ -24,15 +24,14 @@ impl Life {
         !std::mem::replace(&mut self.is_over, true)
     }
 
-    /// True once: the session is over, and its bios, of which some are pending, are to be
-    /// withdrawn.
+    /// True once: the session is over, and its bios, of which some are pending, must be withdrawn.
     pub(super) fn take_withdrawal(&mut self, is_idle: bool) -> bool {
         let due = self.is_over && !is_idle && !self.has_withdrawn;
         self.has_withdrawn |= due;
         due
     }
 
-    /// True once: the session is over, and its polls are to be cancelled.
+    /// True once: the session is over, and its polls must be cancelled.
     pub(super) fn take_cancellation(&mut self) -> bool {
         let due = self.is_over && !self.has_cancelled;
         self.has_cancelled |= due;

@@ -26,7 +26,7 @@ pub enum Kind {
     Folder,
 }
 
-/// How a mount looks from outside.
+/// The options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// The kind of the mount point.
@@ -50,13 +50,13 @@ pub struct MountOptions {
     pub over_ring: bool,
     /// The time of day, seconds since 1970.
     pub now_s: fn() -> u64,
-    /// Whether the thread with this id is being killed, or that cannot be known
+    /// True if the thread with this id is being killed, or that cannot be known
     /// ([`crate::fuse::kernel::is_killed`]). It is asked on helper threads, of those whose requests
     /// were interrupted.
     pub is_killed: fn(u32) -> bool,
 }
 
-/// How requests of a mount come.
+/// The transport of a mount's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// It has not been agreed upon.
@@ -174,7 +174,7 @@ impl Mount {
         })
     }
 
-    /// How it looks from outside.
+    /// Its options.
     pub fn options(&self) -> &MountOptions {
         &self.options
     }
@@ -185,7 +185,7 @@ impl Mount {
         self.refuses_holes.store(on, SeqCst);
     }
 
-    /// Whether holes are refused.
+    /// True if holes are refused.
     pub(super) fn refuses_holes(&self) -> bool {
         self.refuses_holes.load(SeqCst)
     }
@@ -218,7 +218,7 @@ impl Mount {
         self.sessions.len()
     }
 
-    /// Whether the kernel and the server have agreed on how to speak.
+    /// True if the kernel and the server have agreed on how to speak.
     pub fn is_initialised(&self) -> bool {
         self.initialised.load(Acquire)
     }
@@ -260,7 +260,7 @@ impl Mount {
 
     // --- how requests come
 
-    /// How requests come.
+    /// The transport of requests.
     pub fn transport(&self) -> Transport {
         match self.transport.load(Acquire) {
             number if number == Transport::Ring as usize => Transport::Ring,
@@ -269,12 +269,12 @@ impl Mount {
         }
     }
 
-    /// Whether the first request may be read: all sessions are there.
+    /// True if the first request may be read: all sessions are there.
     pub(super) fn is_complete(&self) -> bool {
         self.serving.load(Acquire) == self.sessions.len()
     }
 
-    /// Whether all sessions have a ring.
+    /// True if all sessions have a ring.
     pub(super) fn has_rings(&self) -> bool {
         self.is_complete() && self.rings.load(Relaxed) == self.sessions.len()
     }
@@ -310,12 +310,12 @@ impl Mount {
         &self.volumes[volume]
     }
 
-    /// How many volumes there are.
+    /// The number of volumes.
     pub(super) fn volume_count(&self) -> usize {
         self.volumes.len()
     }
 
-    /// Whether `node` is the folder.
+    /// True if `node` is the folder.
     pub(super) fn is_folder(&self, node: u64) -> bool {
         self.options.kind == Kind::Folder && node == ROOT
     }
@@ -368,7 +368,7 @@ impl Mount {
         self.volumes[index].was_truncated.store(true, Release);
     }
 
-    /// Whether volume `index` was cut since this was asked last, by truncating its file: to the
+    /// True if volume `index` was cut since this was asked last, by truncating its file: to the
     /// kernel the file is as short then until somebody asks for its attributes.
     pub fn take_truncation(&self, index: usize) -> bool {
         self.volumes[index].was_truncated.swap(false, AcqRel)

@@ -92,7 +92,7 @@ impl Drop for Entry {
     }
 }
 
-/// Whether the kernel's administrator has switched it on.
+/// True if the kernel's administrator has switched it on.
 pub(crate) fn is_offered() -> bool {
     let set = std::fs::read("/sys/module/fuse/parameters/enable_uring");
     set.is_ok_and(|value| matches!(value.first(), Some(b'Y' | b'1')))
@@ -268,7 +268,7 @@ impl Entry {
         let (part, ent) = ([0; PART_BYTES], UringEntInOut::default());
         let header = Header { in_out: part, operation: part, entry: ent };
         let known = Box::into_raw(Box::new(Known { header, vectors }));
-        // SAFETY: nobody else knows the box yet; all addresses of it are made of this one.
+        // SAFETY: no other code knows the box yet; all addresses of it are made of this one.
         let known = unsafe {
             (*known).vectors[0].start = (&raw mut (*known).header).cast();
             NonNull::new_unchecked(known)

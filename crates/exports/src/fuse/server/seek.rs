@@ -11,7 +11,7 @@ use std::ops::Range;
 /// Most answers of the device to one search: a bound for files of many small pieces.
 const ASKS_MAX: u32 = 256;
 
-/// How far a search has come.
+/// The progress of a search.
 pub(super) struct Seek {
     /// Nothing was found before this.
     at: u64,

@@ -148,9 +148,8 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// Nobody says which session a wake-up is for: those with news of others, or that wait for
-    /// their mount, or have not seen all interrupts, look. So do those with an asker that is to be
-    /// looked at.
+    /// A wake-up does not say which session it is for. So each session checks that has news of
+    /// others, waits for its mount, has not seen all interrupts, or has an asker to check.
     fn collected(&mut self, work: &mut Work) {
         for (place, session) in self.sessions.iter() {
             let is_time = |at: Ns| at <= work.cx.set().clock().now();

@@ -9,7 +9,7 @@ use crate::server::ZeroWrites;
 use drystone_core::{Bio, BioFlags, IoBuf};
 use std::ops::Range;
 
-/// How far a truncation has come.
+/// The progress of a truncation.
 pub(super) struct Truncate {
     size: u64,
     /// Whole blocks that no bio has been made for.

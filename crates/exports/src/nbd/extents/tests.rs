@@ -108,7 +108,7 @@ fn any_extents() -> impl Strategy<Value = Vec<Extent>> {
     )
 }
 
-/// Whether the byte at `at` is zero for sure, by the plainest reading of the extents.
+/// True if the byte at `at` is zero for sure, by the plainest reading of the extents.
 fn is_zero(extents: &[Extent], at: u64) -> bool {
     let mut end = 0;
     extents.iter().any(|extent| {

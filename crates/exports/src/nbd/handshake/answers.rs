@@ -1,4 +1,4 @@
-//! How each option is answered.
+//! The answers to options.
 
 use super::data::{self as option_data, ContextRequest, InfoRequest, Malformed};
 use super::{
@@ -9,7 +9,7 @@ use crate::nbd::proto::{ClientFlags, InfoCode, OptionCode, ReplyCode, Transmissi
 use crate::nbd::reply::ReplyStyle;
 
 impl Handshake {
-    /// Whether TLS is required and not there yet.
+    /// True if TLS is required and not there yet.
     pub(super) fn lacks_tls(&self) -> bool {
         self.policy == TlsPolicy::Required && !self.tls
     }

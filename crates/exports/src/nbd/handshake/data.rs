@@ -108,7 +108,7 @@ impl<'a> ContextRequest<'a> {
         fields.end().map(|()| Self { export, queries })
     }
 
-    /// Whether a context of this name answers the queries of a list request: all do when there are
+    /// True if a context of this name answers the queries of a list request: all do when there are
     /// none, and `namespace:` stands for the whole namespace.
     pub(super) fn lists(&self, name: &str) -> bool {
         let wildcard = |query: &str| query.ends_with(':') && name.starts_with(query);
@@ -116,7 +116,7 @@ impl<'a> ContextRequest<'a> {
             || self.queries.iter().any(|query| *query == name || wildcard(query))
     }
 
-    /// Whether a context of this name is selected: by its exact name only.
+    /// True if a context of this name is selected: by its exact name only.
     pub(super) fn selects(&self, name: &str) -> bool {
         self.queries.contains(&name)
     }

@@ -72,9 +72,9 @@ pub struct Negotiated {
     pub style: ReplyStyle,
     /// The selected metadata contexts of this export.
     pub contexts: Vec<SelectedContext>,
-    /// Whether the client declined the zeroes after `EXPORT_NAME`.
+    /// True if the client declined the zeroes after `EXPORT_NAME`.
     pub no_zeroes: bool,
-    /// Whether the handshake ended under TLS.
+    /// True if the handshake ended under TLS.
     pub tls: bool,
 }
 

@@ -31,7 +31,7 @@ pub trait ConnectionInbox: Send + Sync {
 pub struct Listener {
     /// The socket, bound and listening.
     pub socket: OwnedFd,
-    /// How its connections treat TLS.
+    /// The way its connections treat TLS.
     pub tls: ListenerTls,
     /// The exports that it serves.
     pub table: Arc<ExportTable>,

@@ -13,7 +13,7 @@
 
 use drystone_core::clock::Ns;
 
-/// How long a receive waits. Three to five requests of a client that sends as fast as it can;
+/// The time that a receive waits. Three to five requests of a client that sends as fast as it can;
 /// short against the 50 us of a fast disk.
 pub(super) const DELAY_NS: Ns = 20_000;
 /// Receives of a trial, and of a look at how things go.

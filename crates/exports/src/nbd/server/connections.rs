@@ -22,9 +22,9 @@ use drystone_core::{Bio, BioList, Slab};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// How long a stopping server waits for clients to take the replies that they are owed.
+/// The time that a stopping server waits for clients to take the replies that they are owed.
 const DRAIN_NS: Ns = 5_000_000_000;
-/// How often connections are swept that have more memory than their minimum.
+/// The time between two sweeps of connections that have more memory than their minimum.
 const SWEEP_NS: Ns = 1_000_000_000;
 /// The listeners and connections of a worker.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The times at which connections are to be checked for having taken too long.
+//! The times at which connections are checked for having taken too long.
 //!
 //! Invariant: a connection has at most one deadline.
 

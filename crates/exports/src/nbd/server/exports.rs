@@ -124,7 +124,7 @@ impl ClientView<'_> {
         self.permit.into_inner()
     }
 
-    /// Whether listings have it.
+    /// True if listings have it.
     fn shows(&self, export: &Export) -> bool {
         (self.tls || !export.tls_required) && self.access(export).is_some()
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Incoming {
     /// The socket.
     pub socket: OwnedFd,
-    /// How its listener treats TLS.
+    /// The way its listener treats TLS.
     pub tls: ListenerTls,
     /// The exports of its listener.
     pub table: Arc<ExportTable>,
@@ -20,7 +20,7 @@ pub struct Incoming {
     pub dealt: Client,
 }
 
-/// How a listener treats TLS.
+/// The way a listener treats TLS.
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
     /// Off, optional or required.

@@ -13,7 +13,7 @@ use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// How long accepting pauses when the process is out of descriptors or memory.
+/// The time that accepting pauses when the process is out of descriptors or memory.
 const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 
 struct Listening {

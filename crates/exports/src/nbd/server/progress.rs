@@ -42,7 +42,7 @@ impl Progress {
         self.active_ns = now;
     }
 
-    /// Whether the client has sent anything.
+    /// True if the client has sent anything.
     pub(super) fn has_spoken(&self) -> bool {
         self.has_spoken
     }

@@ -148,7 +148,7 @@ impl Stream {
         self.tls.is_none()
     }
 
-    /// True when memory was too short for a reply, so the connection is to be closed.
+    /// True when memory was too short for a reply, so the connection must be closed.
     pub(super) fn is_lost(&self) -> bool {
         self.lost
     }
@@ -258,7 +258,7 @@ impl Stream {
         self.sending || self.wants_send()
     }
 
-    /// Tells a TLS peer that nothing more comes, once. True if that is to be sent.
+    /// Tells a TLS peer that nothing more comes, once. True if that must be sent.
     pub(super) fn begin_goodbye(&mut self) -> bool {
         let tls = self.tls.as_mut().filter(|tls| !tls.is_handshaking());
         let Some(tls) = tls.filter(|_| !self.goodbye) else { return false };

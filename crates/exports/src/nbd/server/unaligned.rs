@@ -34,7 +34,7 @@ enum Step {
     WriteAll,
 }
 
-/// How far a request for parts of blocks has come.
+/// The progress of a request for parts of blocks.
 pub(super) struct Unaligned {
     blocks: Blocks,
     /// Edges that are not read yet.

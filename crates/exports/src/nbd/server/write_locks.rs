@@ -19,7 +19,7 @@ use drystone_core::range_lock::RangeUser;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// How an operation has its blocks locked.
+/// The way an operation has its blocks locked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
     /// With others that write whole blocks.

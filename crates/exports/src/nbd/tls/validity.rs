@@ -27,8 +27,8 @@ pub struct Moment {
 }
 
 impl Validity {
-    /// That of each certificate in the bytes of a PEM file, in its order. What cannot be read is
-    /// left out: [`TlsConfig::from_pem`](super::TlsConfig::from_pem) says what is wrong with it.
+    /// That of each certificate in the bytes of a PEM file, in its order. Unreadable ones are left
+    /// out: [`TlsConfig::from_pem`](super::TlsConfig::from_pem) says what is wrong with them.
     pub fn of_pem(certificates: &[u8]) -> Vec<Self> {
         let found = CertificateDer::pem_slice_iter(certificates);
         found.filter_map(|certificate| Self::of(&certificate.ok()?)).collect()

@@ -155,7 +155,7 @@ impl Fixture {
         self.check();
     }
 
-    /// The books are right, and no client waits that is to be served by the plain rules.
+    /// The books are right, and no client waits whom the plain rules would serve.
     fn check(&self) {
         let held: u64 = self.clients.iter().map(|client| client.held).sum();
         assert_eq!(held + self.ledger.free + self.ledger.set_aside, TOTAL);
@@ -205,7 +205,7 @@ impl Fixture {
         }
     }
 
-    /// Whatever is held comes back, one after the other, until nobody waits.
+    /// All that is held comes back, one after the other, until no client waits.
     fn everybody_gets_on(&mut self) {
         for _ in 0..self.clients.len() * 2 {
             for client in 0..self.clients.len() {

@@ -216,7 +216,7 @@ impl Session {
     }
 }
 
-/// How `fallocate`'s mode zeroes: the flags of a bio, or not at all.
+/// The flags of a bio that zeroes as `fallocate`'s mode says; `None` if it does not zero.
 fn zeroing(mode: u32) -> Result<Option<BioFlags>, i32> {
     let punch = falloc::PUNCH_HOLE | falloc::KEEP_SIZE;
     match mode {
@@ -227,7 +227,7 @@ fn zeroing(mode: u32) -> Result<Option<BioFlags>, i32> {
     }
 }
 
-/// Whether the mode would make a file longer, which a volume cannot be made. To keep space ready
+/// True if the mode would make a file longer, which a volume cannot be made. To keep space ready
 /// behind its end makes no sense either.
 fn grows(mode: u32) -> bool {
     mode == falloc::KEEP_SIZE || mode & falloc::KEEP_SIZE == 0

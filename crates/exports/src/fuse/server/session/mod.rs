@@ -108,7 +108,7 @@ impl Session {
         !self.is_open() && !has_poll && !self.askers.is_asking() && self.ops.is_empty()
     }
 
-    /// True once: its bios are to be withdrawn.
+    /// True once: its bios must be withdrawn.
     pub(super) fn take_withdrawal(&mut self) -> bool {
         self.life.take_withdrawal(self.ops.is_empty())
     }

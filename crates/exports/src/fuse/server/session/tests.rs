@@ -70,7 +70,7 @@ impl Alone {
         self.session.end_early(id, &mut self.work);
     }
 
-    /// The only bio that is to be submitted.
+    /// The only bio that waits to be submitted.
     fn bio(&mut self) -> Box<Bio> {
         let mut bios = self.work.take_queued();
         assert_eq!(bios.len(), 1);

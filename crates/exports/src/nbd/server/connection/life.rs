@@ -95,7 +95,7 @@ impl Life {
         }
     }
 
-    /// Asks once whether bios are to be withdrawn: true when the client is gone and `has_bios`.
+    /// Says once that bios must be withdrawn: true when the client is gone and `has_bios`.
     pub(super) fn begin_withdrawal(&mut self, has_bios: bool) -> bool {
         let withdraws = self.is_dead() && has_bios && !self.is_withdrawn;
         self.is_withdrawn |= withdraws;

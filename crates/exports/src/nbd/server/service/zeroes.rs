@@ -59,8 +59,8 @@ impl Service {
         bio
     }
 
-    /// Goes on with the blocks inside, whose edges are done: nobody else waits for them, which may
-    /// take long.
+    /// Goes on with the blocks inside, whose edges are done. No other writer waits for them, which
+    /// may take long.
     #[cold]
     pub(super) fn zero_rest(&mut self, id: OpId, buf: IoBuf, pool: &mut Pool) {
         let buf = match self.zeroes_itself {
