@@ -20,9 +20,9 @@ use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Pri
 use super::Pattern;
 use super::cookies::{Cookies, Paths};
 
-/// After so many polls in vain in a row the core is offered to others: above all to a thread
+/// After so many fruitless polls in a row the core is offered to others: above all to a thread
 /// that was pre-empted with a poll queue in hand, which cannot happen to the kernel.
-const POLLS_IN_VAIN: u32 = 64;
+const FRUITLESS_POLLS_MAX: u32 = 64;
 
 /// Phases of a run, in order.
 pub mod phase {
@@ -78,9 +78,9 @@ pub struct Work {
     pub bs: u64,
     /// The pattern of the I/Os.
     pub pattern: Pattern,
-    /// How to wait; with *poll* every I/O is polled, and the context is asked over and over.
+    /// The poll mode; with *poll* every I/O is polled, and the context is asked over and over.
     pub mode: PollMode,
-    /// With *poll*: look by the cookie of the oldest submission, as io_uring with IOPOLL does.
+    /// With *poll*: poll by the cookie of the oldest submission, as io_uring with IOPOLL does.
     pub cookies: bool,
     /// Time from the start of one I/O to that of the next; 0 is as soon as one has ended.
     pub interval_ns: Ns,
@@ -168,7 +168,7 @@ pub struct Lane<'a> {
     idle: BioList,
     out: BioList,
     counts: Counts,
-    /// With a rate: when the next I/O is to start.
+    /// With a rate: the time of the next I/O.
     next_at: Ns,
     cookies: Option<Cookies>,
 }
@@ -265,8 +265,8 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// How many I/Os may start now; with a rate it waits until the next one's time, or until
-    /// something has completed.
+    /// The number of I/Os that may start now; with a rate it waits until the next one's time, or
+    /// until something has completed.
     #[inline(always)]
     fn due(&mut self) -> usize {
         let most = self.idle.len().min(self.work.batch);
@@ -329,7 +329,7 @@ impl<'a> Lane<'a> {
                 continue;
             }
             in_vain += 1;
-            if in_vain.is_multiple_of(POLLS_IN_VAIN) {
+            if in_vain.is_multiple_of(FRUITLESS_POLLS_MAX) {
                 thread::yield_now();
             }
         }

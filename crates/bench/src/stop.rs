@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether a measurement is to end with the figures it has. Clones are the same; any thread may use
-/// them.
+/// The request to end a measurement with the figures it has. Clones are the same; any thread may
+/// use them.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -14,7 +14,7 @@ impl Stop {
         self.0.store(true, Relaxed);
     }
 
-    /// Whether the end was asked for.
+    /// True if the end was asked for.
     pub fn is_asked(&self) -> bool {
         self.0.load(Relaxed)
     }

@@ -28,7 +28,7 @@
  *   Functions on a stack may be called from any thread, several at a time, but for drystone_stack_close().
  *   Functions on a context must be called by one thread at a time, which need not be the one that opened
  *   it; drystone_context_wake() may be called by any. A thread may stay away for as long as it likes after
- *   any call: nobody else waits for it.
+ *   any call: no other thread waits for it.
  *   A child of fork(2) has none of its parent's threads and rings: with its stacks and contexts every call fails with
  *   -EPERM, also those that close them, and the parent goes on as if there were no child. It may open stacks of its
  *   own. A child that shares its parent's memory (vfork(2), clone(2) with CLONE_VM) must make no call.
@@ -59,7 +59,7 @@ extern "C" {
 #endif
 
 /*
- * The version of this interface. It grows when a program has to be compiled anew; then the library's file name
+ * The version of this interface. It grows when a program has to be compiled again; then the library's file name
  * changes, too (libdrystone.so.1). Functions that open a stack compare it with the library's.
  */
 #define DRYSTONE_ABI_VERSION 1u

@@ -39,7 +39,7 @@ pub struct Io {
     pub reserved: u16,
 }
 
-/// How an I/O ended: `struct drystone_completion`.
+/// The way an I/O ended: `struct drystone_completion`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Completion {

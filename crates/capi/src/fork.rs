@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::failure::{Failure, Result};
 
-/// How many forks lie between the process that used the library first and this one.
+/// The number of forks that lie between the process that used the library first and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// The function that the C library calls in the child of each fork (`pthread_atfork(3)`). Only what

@@ -104,7 +104,7 @@ fn what_an_array_waits_for_keeps_its_context_open() {
     let said = stack.control(&suspend_command("resume"));
     assert!(said.contains("result"), "{said}");
     assert_eq!(context.close(FOREVER), 0);
-    // Whatever was cancelled half-way, the array works.
+    // The array works, though I/O was cancelled half-way.
     let mut again = stack.context();
     again.device("a");
     for n in 0..8 {

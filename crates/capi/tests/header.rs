@@ -53,7 +53,7 @@ fn constants() -> Vec<(String, u64)> {
     ops.chain(flags).chain(classes).chain(features).chain(own).collect()
 }
 
-/// The lines that the C program is to print.
+/// The lines that the C program must print.
 fn expected() -> Vec<String> {
     let mut lines = Vec::new();
     for (name, size, fields) in layouts() {
@@ -123,7 +123,7 @@ fn example() -> String {
     lines.map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line))).collect()
 }
 
-/// Whether the C compiler takes a program, without a warning.
+/// True if the C compiler takes a program, without a warning.
 fn compiles(source: &str) -> bool {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("example.c");

@@ -1,4 +1,4 @@
-//! An allocator that counts, for tests of code that is to allocate nothing.
+//! An allocator that counts, for tests of code that must not allocate.
 //!
 //! The count is the process's, so a test program that compares counts has one test.
 

@@ -23,7 +23,7 @@ pub struct OptionReply {
 }
 
 impl OptionReply {
-    /// Whether this is the last reply to its option.
+    /// True if this is the last reply to its option.
     fn is_final(&self) -> bool {
         self.code == ReplyCode::Ack.wire() || ReplyCode::wire_is_error(self.code)
     }

@@ -22,8 +22,8 @@ use crate::dm_poll::scene::MEMBERS;
 use crate::model::cores::Cores;
 use crate::model::design::{Costs, Ps, Setting};
 
-/// Looks in vain after which a lane offers its core (`drystone_bench::lane`).
-const POLLS_IN_VAIN: u32 = 64;
+/// Fruitless polls after which a lane offers its core (`drystone_bench::lane`).
+const FRUITLESS_POLLS_MAX: u32 = 64;
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     ios: u64,
@@ -384,7 +384,7 @@ impl Sim<'_> {
             return self.round(thread);
         }
         own.vain += 1;
-        if !own.vain.is_multiple_of(POLLS_IN_VAIN) {
+        if !own.vain.is_multiple_of(FRUITLESS_POLLS_MAX) {
             self.look(thread);
         } else if !self.cores.offer(thread, Next::Look) {
             self.operate(thread, self.costs.yield_ps.max(1), Next::Look);
