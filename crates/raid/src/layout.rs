@@ -121,7 +121,7 @@ pub struct MemberAddress {
     pub sector: u64,
 }
 
-/// How the data chunks of a row follow one another.
+/// The order of the data chunks of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     /// By role, parity left out.
@@ -130,7 +130,7 @@ enum Order {
     From { first: u32, of: u32 },
 }
 
-/// How Q is computed.
+/// The computation of Q.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Powers {
     /// Data members are numbered from behind Q on.

@@ -1,7 +1,7 @@
 //! Images of md members that Linux wrote, for tests of this crate and of those that build on it.
 //!
-//! `tests/vectors/README.md` says where they are from and how they are written down. What is wrong
-//! with a vector is a fault of the repository, and panics.
+//! `tests/vectors/README.md` says where they are from and how they are written down. A wrong
+//! vector is a fault of the repository, and panics.
 
 use crate::metadata::Uuid;
 use crate::metadata::ppl::crc32c;

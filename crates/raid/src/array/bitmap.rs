@@ -1,4 +1,4 @@
-//! The write-intent bitmap as the members have it, and as it is to be.
+//! The write-intent bitmap as the members have it, and as it must be.
 //!
 //! Invariants:
 //! * A page that is not dirty is durable on all members as it is here, but for members that want
@@ -35,13 +35,13 @@ pub(crate) struct BitmapStorage {
     pub(crate) words: Arc<Bitmap>,
     /// Words with a set bit, by the page in which their first bit lies.
     set: Vec<usize>,
-    /// When bits are to be cleared that are not used.
+    /// The time at which unused bits must be cleared.
     pub(crate) next_pass: Option<Ns>,
 }
 
 impl BitmapStorage {
-    /// The bitmap of an array that is to be written, as `assembly` says it is to be used. `headers`
-    /// are those of `disks`.
+    /// The bitmap of an array that will be written, used as `assembly` says. `headers` are those of
+    /// `disks`.
     ///
     /// # Errors
     /// No member in sync has one that can be read, or its size cannot be. One sentence.

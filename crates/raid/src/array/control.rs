@@ -77,7 +77,7 @@ pub struct Request {
     progress: Lock<Progress>,
 }
 
-/// How far a command is.
+/// The progress of a command.
 enum Progress {
     /// The manager has not seen it.
     Waits,

@@ -79,7 +79,7 @@ impl ManagerQueue {
         std::mem::take(&mut self.requests.lock(&self.requests_locks).list)
     }
 
-    /// The manager has ended: nobody waits in vain for what it will not do.
+    /// The manager has ended: end the requests that it will not execute.
     pub(crate) fn close(&self) {
         let mut requests = self.requests.lock(&self.requests_locks);
         requests.is_over = true;
@@ -88,7 +88,7 @@ impl ManagerQueue {
         }
     }
 
-    /// Have the status changed, in place unless somebody looks at it.
+    /// Have the status changed, in place unless a reader has it.
     pub(crate) fn change_status(&self, change: impl FnOnce(&mut ArrayStatus)) {
         change(Arc::make_mut(&mut self.status.lock(&self.status_locks)));
     }
@@ -285,7 +285,7 @@ fn kind(conf: &Conf) -> &'static str {
     }
 }
 
-/// Most chunks that an allocation query looks at.
+/// Most chunks that an allocation query visits.
 const CHUNKS_MAX: usize = 1024;
 
 /// The extents that members tell; a member that is not there, or not all, holds data.

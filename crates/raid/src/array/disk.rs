@@ -29,7 +29,7 @@ pub enum DiskState {
 }
 
 impl DiskState {
-    /// It is being given what it is to hold.
+    /// It is being given what it must hold.
     pub(crate) fn is_rebuilt(self) -> bool {
         matches!(self, DiskState::Rebuilding(_) | DiskState::Replacement(_))
     }
@@ -73,9 +73,9 @@ pub(crate) struct Disk {
     pub(crate) write_error: bool,
     /// It had no room for something that waits.
     pub(crate) lacks_room: bool,
-    /// It had none since what waits was last tried again.
+    /// It had none since the waiting write was last tried again.
     pub(crate) was_full: bool,
-    /// Sectors that could not be read and were written anew.
+    /// Sectors that could not be read and were rewritten.
     pub(crate) corrected: u32,
     /// It was a member, and lacks only what the bitmap marks.
     pub(crate) by_bitmap: bool,

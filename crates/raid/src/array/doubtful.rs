@@ -75,7 +75,7 @@ impl DoubtfulRanges {
         })
     }
 
-    /// Whether the write-intent bitmap tells which parts these are; else all have to be suspected.
+    /// True if the write-intent bitmap tells which parts these are; else all have to be suspected.
     pub fn by_bitmap(&self) -> bool {
         self.by_bitmap
     }
@@ -120,7 +120,7 @@ impl DoubtfulRanges {
         later.chain([range.end]).min().map_or(row, |end| end / chunk)
     }
 
-    /// How much of the rows from `row` on is suspect, if they are alike.
+    /// The part of the rows from `row` on that is suspect, if they are alike.
     fn shares(&self, row: u64) -> Share {
         let sector = row * self.layout.chunk_sectors();
         let suspect: Vec<Role> =
@@ -169,13 +169,13 @@ impl DoubtfulRanges {
 
 /// Rows of an array that are touched.
 enum Rows {
-    /// One, of which it is to be seen what is suspect.
+    /// One row, which must be checked for its suspect parts.
     One(u64),
     /// All of these is suspect.
     Whole(Range<u64>),
 }
 
-/// How much of the data of some rows is suspect.
+/// The part of the data of some rows that is suspect.
 enum Share {
     None,
     Some,
@@ -312,14 +312,14 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n  20480-24575\n") && text.ends_with("\n  and 55 more"), "{text}");
-        // As many rows as these are not looked at one by one.
+        // So many rows are not checked one by one.
         suspects.sectors = std::iter::once(0..8 << 40).collect();
         let text = suspects.to_string();
         assert!(text.contains("in more than 10000 ranges of bytes"), "{text}");
         assert!(text.ends_with("\n  and so on"), "{text}");
     }
 
-    /// A disk may have more rows than can be looked at one by one.
+    /// A disk may have more rows than can be checked one by one.
     #[test]
     fn what_is_suspect_of_a_large_array_is_computed() {
         let whole = 0..8 << 40;

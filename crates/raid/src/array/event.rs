@@ -51,14 +51,14 @@ impl fmt::Display for Failed {
     }
 }
 
-/// How many members an array has that are in sync.
+/// The number of members that an array has that are in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strength {
     /// Members in sync.
     pub in_sync: u32,
-    /// Of how many.
+    /// Their total.
     pub disks: u32,
-    /// How many it can do without.
+    /// The number that it can do without.
     pub parity: u32,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Strength {
 /// Something that happened to an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArrayEvent {
-    /// It was started without some members, or with some that are to be rebuilt.
+    /// It was started without some members, or with some that must be rebuilt.
     Degraded(Strength),
     /// A device is used no longer.
     MemberFailed {
@@ -95,9 +95,9 @@ pub enum ArrayEvent {
         member: Arc<str>,
         /// The first byte of the first one.
         byte: u64,
-        /// It was to be written; otherwise it cannot be read, and nothing else tells what it holds.
+        /// A write to it failed; otherwise it cannot be read, and its contents cannot be computed.
         is_write: bool,
-        /// How many more went on it since.
+        /// The number of further ones since.
         more: u64,
     },
     /// A member has no room: writes wait until it has.
@@ -117,7 +117,7 @@ pub enum ArrayEvent {
         action: SyncAction,
         /// Devices that were rebuilt.
         members: Vec<Arc<str>>,
-        /// How far it came, in percent; `None` if to the end.
+        /// Its progress in percent; `None` if it reached the end.
         stopped_at: Option<u8>,
         /// Sectors whose parity did not fit.
         mismatches: u64,

@@ -1,6 +1,6 @@
 //! Arrays found on devices, and started.
 //!
-//! Nothing is written here but parity that logs say is to be put right: the manager puts on record
+//! Nothing is written here but parity that logs correct: the manager puts on record
 //! what has changed (a member that is missing) before it lets the first write pass.
 
 use super::bitmap::BitmapStorage;
@@ -22,7 +22,7 @@ use crate::metadata::superblock::Superblock;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// An array that was started, with its manager, which is to be run by a thread of its own.
+/// An array that was started, with its manager, which a thread of its own must run.
 pub struct Opened {
     /// The device.
     pub array: Array,

@@ -1,9 +1,9 @@
-//! How an array is to be opened.
+//! The options for opening an array.
 
 use super::event::ArrayEvent;
 use std::sync::Arc;
 
-/// How an array is to be used.
+/// The use of an array.
 #[derive(Clone)]
 pub struct ArrayOptions {
     /// Name in the stack.

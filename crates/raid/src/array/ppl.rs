@@ -6,8 +6,8 @@
 //!   the superblocks: a crash between two of them is as one before all of them, since parity that
 //!   was put right once comes out the same again.
 //! * An array that is only read writes nothing: it sees the blocks that would be written.
-//! * A block is computed only from members that are in sync there. What a missing one was being
-//!   written is lost; what nobody wrote is not.
+//! * A block is computed only from members that are in sync there. A write under way
+//!   to a missing one is lost; other contents are not.
 
 use super::disk::{Disk, DiskState, LogTodo};
 use super::io::{Io, Ticket};
@@ -51,7 +51,7 @@ pub(crate) struct Replay {
 }
 
 impl Replay {
-    /// Read the logs, if the array has them. What they say is looked at only if it was not stopped
+    /// Read the logs, if the array has them. Their entries count only if it was not stopped
     /// cleanly, and if they are asked.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Replay {
                 continue;
             };
             replay.conf.generation = replay.conf.generation.max(header.generation);
-            // A replacement has copies of what the member has that it is to replace.
+            // A replacement has copies of what the member has that it must replace.
             let is_copy = matches!(disks[position].state, DiskState::Replacement(_));
             if is_asked && assembly.resync_from.is_some() && !is_copy {
                 for (sector, entry) in header.entries_at(at) {
@@ -273,7 +273,7 @@ impl Disk {
             && self.bad_blocks.overlap(start..start + STRIPE_SECTORS).is_none()
     }
 
-    /// Begin to write what its area is to be given: what goes first, and the header.
+    /// Begin to write its area: the blocks that go first, and the header.
     pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
         let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
         let Some(area) = self.places.ppl().filter(|_| todo != LogTodo::Nothing) else {

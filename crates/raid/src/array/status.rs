@@ -22,9 +22,9 @@ pub struct DiskStatus {
     pub state: DiskState,
     /// It has sectors that cannot be read.
     pub has_bad_blocks: bool,
-    /// It has no room for what is to be written, which waits.
+    /// It has no room for a write, which waits.
     pub lacks_room: bool,
-    /// Sectors that could not be read and were written anew.
+    /// Sectors that could not be read and were rewritten.
     pub corrected: u32,
 }
 

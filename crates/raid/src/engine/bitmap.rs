@@ -18,8 +18,8 @@
 //! * The bit is cleared on the members after its word is `CLEAN`, and by the thread that sets bits,
 //!   so it is never cleared behind a word that is `SET` again.
 //!
-//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. What
-//! a pass took back is seen in every turn after the next pass had that shard's.
+//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. A
+//! bit that a pass took back is seen in every turn after the next pass had that shard's.
 
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::mistake;
@@ -41,7 +41,7 @@ pub(crate) enum Intent {
     Known,
     /// The manager has been asked already.
     Awaited,
-    /// The manager is to be asked.
+    /// The manager must be asked.
     New,
 }
 
@@ -65,7 +65,7 @@ impl Bitmap {
         self.chunk_sectors
     }
 
-    /// How many there are.
+    /// Their number.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
@@ -131,7 +131,7 @@ impl Bitmap {
     }
 
     /// Is the bit to be cleared, if no write is under way? Not if it was used since this was asked
-    /// last, or the chunk is to be synchronised.
+    /// last, or the chunk must be synchronised.
     pub(crate) fn is_unused(&self, word: usize) -> bool {
         match self.words[word].load(Acquire) {
             SET => true,

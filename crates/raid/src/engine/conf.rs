@@ -108,7 +108,7 @@ pub(crate) struct RoleSlot {
 pub enum SyncAction {
     /// Make parity fit the data, after an unclean shutdown.
     Resync,
-    /// Compute what members that are new are to hold.
+    /// Compute what members that are new must hold.
     Recover,
     /// Count where parity does not fit.
     Check,
@@ -219,7 +219,7 @@ impl Conf {
         }
     }
 
-    /// Roles whose block at a member sector is to be right when it changes: those of
+    /// Roles whose block at a member sector must be right when it changes: those of
     /// [`Conf::writable`], and of replacements.
     #[inline]
     pub(crate) fn kept(&self, sector: u64) -> Roles {
@@ -230,7 +230,7 @@ impl Conf {
         self.writable(sector) | self.special.iter().filter(has_replacement).collect()
     }
 
-    /// Roles whose block at a member sector is to be written to the member when it changes.
+    /// Roles whose block at a member sector must be written to the member when it changes.
     #[inline]
     pub(crate) fn writable(&self, sector: u64) -> Roles {
         match self.special.is_empty() {

@@ -1,7 +1,7 @@
 //! The next need of a stripe: decisions without any I/O, from what is known of its blocks.
 //!
 //! A stripe has one block for each member. A block is *up to date* if the cache holds what the
-//! member holds or is to hold; it is *lost* if it is neither up to date nor can be read.
+//! member holds or must hold; it is *lost* if it is neither up to date nor can be read.
 //!
 //! Source: `handle_stripe_dirtying`, `fetch_block` and `handle_stripe` of Linux
 //! `drivers/md/raid5.c` as facts.
@@ -16,14 +16,14 @@ pub(crate) struct View {
     pub(crate) data: Roles,
     /// Members whose block can be read.
     pub(crate) readable: Roles,
-    /// Members whose block is to be written when it changes: those, and members being rebuilt.
+    /// Members whose block must be written when it changes: those, and members being rebuilt.
     pub(crate) writable: Roles,
     pub(crate) uptodate: Roles,
     /// Parity is known to fit the data as far as it can be read.
     pub(crate) parity_fits: bool,
 }
 
-/// How blocks come to be up to date.
+/// The way in which blocks come to be up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
     /// They are.
@@ -36,7 +36,7 @@ pub(crate) enum Fetch {
     Lost,
 }
 
-/// How parity follows a write (`rmw`, `rcw`).
+/// The way in which parity follows a write (`rmw`, `rcw`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
     /// Read-modify-write: old data and parity, then new data.
@@ -91,7 +91,7 @@ impl View {
         parity_of(&self.row)
     }
 
-    /// Blocks that are not to be had as they are.
+    /// Blocks that cannot be read.
     fn lost(&self) -> Roles {
         (self.data | self.parity()) - self.uptodate - self.readable
     }

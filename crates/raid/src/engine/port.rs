@@ -1,4 +1,4 @@
-//! How the channels of an array reach one another.
+//! The ports by which the channels of an array reach one another.
 //!
 //! Invariants:
 //! * A port is open before its channel brings anything to a shard, and closed after the last item
@@ -15,7 +15,7 @@ use drystone_core::quiesced::Quiesced;
 pub(crate) enum Origin {
     /// I/O of the array.
     Io,
-    /// Member sectors that are to be synchronised.
+    /// Member sectors that must be synchronised.
     Sync,
 }
 

@@ -156,7 +156,7 @@ impl Ticket {
         self.0.user_data = self.0.user_data & !(0xFF << 32) | (shard as u64) << 32;
     }
 
-    /// The shard that it is to go back to.
+    /// The shard that it must go back to.
     pub(crate) fn shard(&self) -> usize {
         (self.0.user_data >> 32 & 0xFF) as usize
     }

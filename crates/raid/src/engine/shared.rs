@@ -3,7 +3,7 @@
 //! Invariants:
 //! * The data path reads what is published by its epoch, and takes the turn at shards; nothing else
 //!   here is written or locked there, but for what happens seldom: a fault, a first write.
-//! * `wanted` are asked of the manager; it takes them all at once and looks what there is to do.
+//! * `wanted` are asked of the manager; it takes them all at once and does the work.
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     /// Sectors of parity that did not fit, since the last synchronisation began.
     pub(crate) mismatches: AtomicU64,
     reports: Lock<Vec<Report>>,
-    /// Words of the bitmap that are to be set.
+    /// Words of the bitmap that must be set.
     words: Lock<Vec<usize>>,
     wanted: AtomicU32,
     manager: Lock<Weak<Handle>>,
@@ -237,7 +237,7 @@ impl Shared {
         debug_assert!(published.is_ok());
     }
 
-    /// Ask something of the manager; from any thread. What was written before this is seen by it.
+    /// Ask something of the manager; from any thread. It sees all writes before this.
     #[cold]
     pub(crate) fn ask(&self, wanted: Wanted) {
         self.wanted.fetch_or(wanted.bits(), AcqRel);
@@ -247,12 +247,12 @@ impl Shared {
         }
     }
 
-    /// Requests since the manager looked last.
+    /// Requests since the manager took them last.
     pub(crate) fn take_wanted(&self) -> Wanted {
         Wanted::from_bits_truncate(self.wanted.swap(0, AcqRel))
     }
 
-    /// Something is asked for that the manager has not looked at.
+    /// There is a request that the manager has not taken.
     pub(crate) fn is_wanted(&self) -> bool {
         self.wanted.load(Acquire) != 0
     }

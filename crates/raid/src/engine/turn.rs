@@ -25,17 +25,17 @@ impl TurnInput<'_> {
 /// An error of a member, or a success that was not expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It did not take a block. What was written waits until this is on record.
+    /// It did not take a block. The write waits until this is on record.
     Write,
     /// It could not read a block, which nothing else tells either.
     Lost,
-    /// It could not read a block, which was computed and written anew.
+    /// It could not read a block, which was computed and rewritten.
     Corrected,
     /// It took a block that is listed as bad.
     MadeGood,
-    /// It had no room for a block. What was written waits until it is tried again.
+    /// It had no room for a block. The write waits until it is tried again.
     NoRoom,
-    /// It did not take its log. What was to be logged waits until this is on record.
+    /// It did not take its log. The write waits until this is on record.
     Log,
     /// It did not flush.
     Flush,

@@ -112,7 +112,7 @@ fn number(candidate: &Candidate) -> Option<u32> {
     superblock(candidate).map(|(_, found)| found.dev_number)
 }
 
-/// How many devices of the array a superblock calls members that call it one.
+/// The devices of the array that a superblock calls members and that call it one.
 fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     let is_member = |of: &Superblock, number| matches!(of.role_of(number), DevRole::Active(_));
     let agrees = |other: &&Superblock| {
@@ -366,7 +366,7 @@ impl Assembly {
             None => Member::InSync { device },
         };
         let is_replacement = own.feature_map.contains(Features::REPLACEMENT);
-        // Of two, the one that was not told yet is to replace the other.
+        // Of two, the one that was not told yet was to replace the other.
         let taken = match member.device() {
             _ if is_replacement => Some(device),
             Some(_) if !is_told(device) => Some(device),

@@ -129,7 +129,7 @@ impl BadBlocks {
         ((range.end - range.start) >> self.shift).div_ceil(ENTRY_UNITS_MAX) as usize
     }
 
-    /// Whether no sector is bad.
+    /// True if no sector is bad.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }

@@ -17,10 +17,10 @@ pub const CHUNK_SECTORS_DEFAULT: u64 = 1024;
 /// Arrays whose members use more get a bitmap from mdadm unasked: 100 GiB, in sectors.
 const BITMAP_UNASKED_SECTORS: u64 = 100 << 21;
 
-/// How parity is made right after a crash.
+/// The way in which parity is made right after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// All of it is computed anew.
+    /// All of it is recomputed.
     Resync,
     /// A bitmap tells which parts.
     Bitmap,
@@ -95,13 +95,13 @@ pub struct NewMember {
 pub struct Plan {
     /// Sectors used on each member.
     pub used: u64,
-    /// How parity is made right after a crash.
+    /// The way in which parity is made right after a crash.
     pub policy: Policy,
     /// One for each device that was named, in that order; `None` where it is missing.
     pub members: Vec<Option<NewMember>>,
     /// The device that is rebuilt when the array starts.
     pub rebuilt: Option<usize>,
-    /// Whether parity counts as right.
+    /// True if parity counts as right.
     pub clean: bool,
     /// By how much the largest device exceeds `used`, if that is more than one percent: device and
     /// its sectors for data.
@@ -109,7 +109,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The devices in the order in which their superblocks are to be written: spares first, one of
+    /// The devices in the order in which their superblocks must be written: spares first, one of
     /// which may be rebuilt. So an array that was made in part lacks a member of which its
     /// superblocks know, and does not start of itself.
     pub fn order(&self) -> Vec<usize> {
@@ -130,7 +130,7 @@ pub fn set_name(host: &str, name: &str) -> String {
     }
 }
 
-/// The array that these devices make; a device that is to be `missing` is `None`. The first
+/// The array that these devices make; a device that must be `missing` is `None`. The first
 /// `layout.disks()` of them are its members, the others spares.
 ///
 /// # Errors
@@ -304,9 +304,9 @@ struct Places {
     roles: Vec<u16>,
     /// The number of each device.
     numbers: Vec<u32>,
-    /// The device that is to be rebuilt.
+    /// The device that must be rebuilt.
     rebuilt: Option<usize>,
-    /// Whether a role is nobody's, so that no parity can be wrong.
+    /// True if a role is nobody's, so that no parity can be wrong.
     vacant: bool,
 }
 

@@ -78,7 +78,7 @@ pub fn bitmap_text(name: &str, bytes: &[u8]) -> Result<String, MetadataError> {
     Ok(out.0)
 }
 
-/// How many bits are set among those whose bytes are there; `bytes` begin with the header.
+/// The number of set bits among those whose bytes are there; `bytes` begin with the header.
 pub fn dirty(header: &BitmapHeader, bytes: &[u8]) -> u64 {
     let there = &bytes[HEADER_BYTES..];
     let bits = header.bits().min(there.len() as u64 * 8);

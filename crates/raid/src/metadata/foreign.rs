@@ -91,7 +91,7 @@ fn holds(bytes: &[u8], offset: usize, wanted: &[u8]) -> bool {
     bytes.get(offset..).is_some_and(|rest| rest.starts_with(wanted))
 }
 
-/// Whether the magic number of md stands at a sector of the device.
+/// True if the magic number of md stands at a sector of the device.
 fn has_md_magic(head: &[u8], tail: &[u8], device_sectors: u64, sector: u64) -> bool {
     let magic = MAGIC.to_le_bytes();
     let tail_start = device_sectors.saturating_sub(tail.len() as u64 / 512);

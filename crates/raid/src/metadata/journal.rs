@@ -179,8 +179,8 @@ pub fn read<E: fmt::Display>(
     }
 }
 
-/// The meta block that stands at a position of the ring, if that has the sequence number that is to
-/// come next.
+/// The meta block that stands at a position of the ring, if that has the next sequence
+/// number.
 fn parse(bytes: &[u8], uuid: Uuid, position: u64, next: Option<u64>) -> Option<Meta> {
     let (size, sequence) = (u32_at(bytes, 12) as usize, u64_at(bytes, 16));
     let is_meta = bytes.len() == BLOCK_BYTES

@@ -5,8 +5,8 @@
 //! 1.0:      | data ...        | room | bitmap or PPL | bad block log | superblock |
 //! ```
 //!
-//! All numbers on disk are little-endian (Linux `include/uapi/linux/raid/md_p.h`). What anybody may
-//! have written is parsed here, so nothing here panics on any bytes.
+//! All numbers on disk are little-endian (Linux `include/uapi/linux/raid/md_p.h`). Foreign
+//! input is parsed here, so nothing here panics on any bytes.
 
 use std::fmt;
 

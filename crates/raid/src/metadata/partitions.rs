@@ -6,7 +6,7 @@ use super::{at, u16_at, u32_at, u64_at};
 
 /// Sizes of a logical block that a GPT may count in.
 const BLOCKS: [u64; 2] = [512, 4096];
-/// Most entries of a GPT that are looked at: as many as Linux makes of one, usually.
+/// Most entries of a GPT that are read: as many as Linux makes of one, usually.
 const ENTRIES_MAX: u64 = 128;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 128;

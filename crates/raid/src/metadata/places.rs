@@ -1,10 +1,10 @@
-//! Where a member keeps what beside its data, tested against one another and against the device
-//! before anything of it is read or written.
+//! The places of a member's metadata beside its data. They are tested against one another and
+//! against the device before anything of them is read or written.
 //!
-//! Invariants: no area reaches the data, the superblock, another area or the device's end. What
-//! would is damage where the member cannot do without it (a partial parity log, a bad block log
-//! that is not empty), and is not used else. All arithmetic on what a superblock says is here, and
-//! checked.
+//! Invariants: no area reaches the data, the superblock, another area or the device's end. An
+//! area that would is damage where the member cannot do without it (a partial parity log, a bad
+//! block log that is not empty), and is not used otherwise. All arithmetic on what a superblock
+//! says is here, and checked.
 
 use super::bitmap::BitmapHeader;
 use super::raw::{BAD_BLOCK_LOG_BYTES, PPL_HEADER_SECTORS};

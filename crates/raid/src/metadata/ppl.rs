@@ -227,8 +227,8 @@ pub fn newest<E>(
     Ok(best)
 }
 
-/// 4 KiB of parity to compute anew: the exclusive or of what the `touched` places hold and of the
-/// partial parity.
+/// 4 KiB of parity to recompute: the exclusive or of the contents of the `touched` places and of
+/// the partial parity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParityBlock {
     /// Role of the member with the parity.
@@ -283,7 +283,7 @@ pub fn decode(
     Ok((0..strip).step_by(STRIPE_SECTORS as usize).map(block).collect())
 }
 
-/// How far an entry reaches.
+/// The extent of an entry.
 struct Extent {
     /// Sectors of each member.
     strip: u64,
@@ -320,7 +320,7 @@ fn extent(entry: &PplEntry, layout: &Layout) -> Result<Extent, MetadataError> {
     last.map(|last| Extent { strip, last }).ok_or_else(wrong)
 }
 
-/// A write to a stripe that is to be logged.
+/// A write to a stripe, for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeWrite {
     /// Its member sector, a multiple of [`STRIPE_SECTORS`].
@@ -411,7 +411,7 @@ impl PplBuilder {
         });
     }
 
-    /// Whether no stripe was added.
+    /// True if no stripe was added.
     pub fn is_empty(&self) -> bool {
         self.header.entries.is_empty()
     }

@@ -2,8 +2,8 @@
 //! `include/uapi/linux/raid/md_p.h` and `drivers/md/md-bitmap.h`, `ppl_header` of `md_p.h`. Fields
 //! have Linux's names.
 //!
-//! Nothing is checked here but sizes and offsets, at compile time. What the fields mean, and which
-//! values are taken, says the module of each structure.
+//! Nothing is checked here but sizes and offsets, at compile time. The module of
+//! each structure says what the fields mean, and which values are taken.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I32, U16, U32, U64};

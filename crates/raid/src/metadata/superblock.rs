@@ -42,7 +42,7 @@ bitflags! {
         const RESHAPE_ACTIVE = 4;
         /// The bad block log is not empty.
         const BAD_BLOCKS = 8;
-        /// This member is to replace the one that has the same role.
+        /// This member must replace the one that has the same role.
         const REPLACEMENT = 0x10;
         /// The reshape runs downward.
         const RESHAPE_BACKWARDS = 0x20;
@@ -64,7 +64,7 @@ bitflags! {
 }
 
 impl Features {
-    /// The features of an array, not of one of its devices. Linux writes it anew with each update
+    /// The features of an array, not of one of its devices. Linux rewrites them with each update
     /// (`super_1_sync`); a device that says otherwise was not told.
     pub(crate) const OF_ARRAY: Self = Self::RESHAPE_ACTIVE
         .union(Self::RESHAPE_BACKWARDS)
@@ -232,7 +232,7 @@ pub struct Superblock {
     pub events: u64,
     /// [`CLEAN`], or the member sector below which parity is right.
     pub resync_offset: u64,
-    /// As stored; [`Superblock::to_bytes`] computes it anew.
+    /// As stored; [`Superblock::to_bytes`] recomputes it.
     pub checksum: u32,
     /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels
     /// refuse what has it: it is kept as it is found.
@@ -497,7 +497,7 @@ impl Superblock {
         DevRole::from_number(number).unwrap_or(DevRole::Faulty)
     }
 
-    /// Whether the table has the error flag of Synology's md on a device: a member that had I/O
+    /// True if the table has the error flag of Synology's md on a device: a member that had I/O
     /// errors, and that the array went on using (`E` in its /proc/mdstat). Linux knows no such
     /// flag.
     pub fn has_error_flag(&self, dev_number: u32) -> bool {
@@ -510,7 +510,7 @@ impl Superblock {
         self.role_of(self.dev_number)
     }
 
-    /// Whether parity is right everywhere.
+    /// True if parity is right everywhere.
     pub fn is_clean(&self) -> bool {
         self.resync_offset == CLEAN
     }

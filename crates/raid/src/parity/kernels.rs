@@ -14,7 +14,7 @@ use super::{avx2, avx512};
 /// The functions of one set of instructions. Their callers have checked all lengths.
 pub(super) struct Kernels {
     pub(super) isa: Isa,
-    /// `dst`, if it is to be kept, plus the sources.
+    /// `dst`, if its contents count, plus the sources.
     pub(super) xor: unsafe fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
     /// P and Q of sources whose powers fall.
     pub(super) pq: unsafe fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),

@@ -87,15 +87,15 @@ impl Parity {
         self.kernels.xor(dst, true, sources);
     }
 
-    /// Makes `dst` the xor of the sources, and zero if there are none. What it held does not
-    /// matter.
+    /// Makes `dst` the xor of the sources, and zero if there are none. Its former contents do
+    /// not matter.
     pub fn xor_of(self, dst: &mut [u8], sources: &[&[u8]]) {
         check_lengths(dst, sources.iter().copied());
         self.kernels.xor(dst, false, sources);
     }
 
     /// Makes `p` the xor of the sources, and `q` the sum of each source times the generator to
-    /// its power. What they held does not matter; without a source both become zero.
+    /// its power. Their former contents do not matter; without a source both become zero.
     ///
     /// Fast if the powers fall from source to source, as md's do if the member
     /// with the highest is named first; gaps are fine.

@@ -26,7 +26,7 @@ impl Manager {
         self.publish();
     }
 
-    /// Clear bits that are not used any more. When it is to be looked again.
+    /// Clear bits that are not used any more. The result is the time of the next check.
     pub(super) fn tend_bitmap(&mut self, now: Ns) -> Option<Ns> {
         let is_degraded = self.members.is_degraded();
         let bitmap = self.records.bitmap_mut()?;

@@ -44,7 +44,7 @@ impl Manager {
         }
     }
 
-    /// Check that a device that was added, or is to replace a member, has a superblock that says
+    /// Check that a device that was added, or will replace a member, has a superblock that says
     /// so: without it the next start knows nothing of the device.
     ///
     /// # Errors
@@ -156,7 +156,7 @@ impl Manager {
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
         self.check_not_needed(name, own.as_ref())?;
-        // Damaged metadata is made anew.
+        // Damaged metadata is replaced.
         let own = own.filter(|_| found.damage.is_none());
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
@@ -206,7 +206,7 @@ impl Manager {
         }
     }
 
-    /// No superblock of an older array is to be found on a new spare beside its own.
+    /// A new spare must have no superblock of an older array beside its own.
     fn erase_others(&mut self, name: &str, device: &Arc<dyn Device>, own: u64) -> Result<()> {
         let index = self.io.open(device)?;
         let erased = erase_superblocks(&mut self.io, index, &device.info(), own);
@@ -310,7 +310,7 @@ impl Manager {
         }
     }
 
-    /// Let go of devices that are to be removed, once nothing is on its way to them any more that
+    /// Let go of devices that must be removed, once nothing is on its way to them any more that
     /// could be written over what somebody else puts there (Linux `nr_pending`).
     pub(super) fn remove_asked(&mut self, now: Ns) -> Option<Ns> {
         for (request, deadline) in self.requests.take_removals() {
@@ -386,7 +386,7 @@ impl Manager {
         let epoch = self.shared.suspend();
         let is_quiet = self.sync.action().is_none()
             && self.shared.is_quiet_since(epoch)
-            // Blocks that could not be read are written anew after the bios that read them have
+            // Blocks that could not be read are rewritten after the bios that read them have
             // ended.
             && self.shared.writes_have_ended(None, self.io.ctx.locks());
         if !is_quiet && now < deadline {

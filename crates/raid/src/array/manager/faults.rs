@@ -52,7 +52,7 @@ impl Manager {
         }
     }
 
-    /// A member has no room: what was to be written is tried again in a while.
+    /// A member has no room: the write is tried again in a while.
     fn await_room(&mut self, report: &Report) {
         if let Some(position) = self.members.find(report.number) {
             let disk = &mut self.members[position];

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * No two devices have one name or one number; a role has at most one member and one replacement.
-//! * A change that superblocks are to say is marked ([`Members::is_changed`]) until they are
+//! * A change that superblocks must say is marked ([`Members::is_changed`]) until they are
 //!   written.
-//! * A change of the devices that are to be rebuilt is marked too, so that a rebuild under way
+//! * A change of the devices that must be rebuilt is marked too, so that a rebuild under way
 //!   begins again.
 
 use crate::array::disk::{Disk, DiskState, LogTodo};
@@ -74,7 +74,7 @@ impl Members {
         self.is_changed = false;
     }
 
-    /// Other devices are to be rebuilt than when this was asked last.
+    /// Other devices must be rebuilt than when this was asked last.
     pub(super) fn take_rebuild_change(&mut self) -> bool {
         std::mem::take(&mut self.is_rebuild_changed)
     }
@@ -99,7 +99,7 @@ impl Members {
         self.roles() - self.in_sync()
     }
 
-    /// How many roles may be lost.
+    /// The number of roles that may be lost.
     pub(super) fn tolerated(&self) -> u32 {
         self.layout.level().parity_disks()
     }
@@ -189,7 +189,7 @@ impl Members {
         self.disks.iter_mut().find(|disk| disk.state == DiskState::Spare)
     }
 
-    /// The devices that are to be rebuilt.
+    /// The devices that must be rebuilt.
     pub(super) fn rebuilt(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| disk.state.is_rebuilt())
     }

@@ -42,7 +42,7 @@ use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
 use synchronisation::Synchronisation;
 
-/// How long writes are waited for that are under way when an array is to be stopped.
+/// The time that a stop of an array waits for writes under way.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;
 
 /// The parts of a [`Manager`].
@@ -57,7 +57,7 @@ pub(super) struct ManagerSpec<'a> {
     pub(super) resync_from: Option<u64>,
 }
 
-/// See the module's text. [`Manager::run`] is to be called by a thread of its own.
+/// See the module's text. A thread of its own must call [`Manager::run`].
 pub struct Manager {
     pub(super) io: Io,
     shared: Arc<Shared>,
@@ -146,7 +146,7 @@ impl Manager {
         requests.end(&locks);
     }
 
-    /// Do what there is to do now; when there may be more though nobody asks.
+    /// Do all work that is due. The result is the time of the next step without a request.
     pub(super) fn step(&mut self) -> Option<Ns> {
         self.io.reap();
         let wanted = self.shared.take_wanted();
@@ -194,8 +194,8 @@ impl Manager {
         (&mut self.records, Target { io, members, shared: &self.shared, record })
     }
 
-    /// Put on record what is so now; durable when this returns. True if a device has failed by
-    /// that: then contexts are to hear of it.
+    /// Put the present state on record; durable when this returns. True if a device has failed by
+    /// that: then contexts must hear of it.
     fn write_superblocks(&mut self) -> bool {
         let (records, mut to) = self.records();
         records.write(&mut to)

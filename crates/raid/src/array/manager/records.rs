@@ -79,7 +79,7 @@ impl Records {
 
     /// Put on record what is so now, on all devices that have not failed; durable when this
     /// returns. A device that does not take its superblock has failed, which is then put on record
-    /// too. True if one has: then contexts are to hear of it.
+    /// too. True if one has: then contexts must hear of it.
     pub(super) fn write(&mut self, to: &mut Target<'_>) -> bool {
         let faulty = to.members.faulty();
         self.bring_level(to);

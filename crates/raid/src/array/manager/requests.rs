@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Requests {
     queue: Option<Arc<ManagerQueue>>,
-    /// Executed or refused; the outcome is to be told.
+    /// Executed or refused; the outcome must be told.
     executed: Vec<(Arc<Request>, Result<()>)>,
     /// Removals that wait for I/O to end, and until when.
     removals: Vec<(Arc<Request>, Ns)>,
@@ -77,7 +77,7 @@ impl Requests {
         !self.removals.is_empty()
     }
 
-    /// The array is to stop. The first request of several has set the deadline.
+    /// The array must stop. The first request of several has set the deadline.
     pub(super) fn add_stop(&mut self, request: Arc<Request>, deadline: Ns) {
         self.stops.get_or_insert((Vec::new(), deadline)).0.push(request);
     }

@@ -12,7 +12,7 @@
 
 use drystone_core::clock::Ns;
 
-/// The pause between two looks whether writes that are to end have ended.
+/// The pause between two checks whether writes that must end have ended.
 pub(super) const QUIET_PAUSE_NS: Ns = 1_000_000;
 /// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
 const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
@@ -24,7 +24,7 @@ pub(super) enum Record {
     Clean,
     /// They may not.
     Dirty,
-    /// They may not, and no new write passes: they are to be clean if the writes under way end
+    /// They may not, and no new write passes: they become clean if the writes under way end
     /// soon. The epoch of the configuration that says so.
     Settling(u64),
 }

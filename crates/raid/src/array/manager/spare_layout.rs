@@ -25,7 +25,7 @@ pub(super) struct Needs<'a> {
 
 /// The superblock of a device of so many sectors, laid out as that of a member: as one of `models`
 /// if it can be, the first ones first, or else with the data as late as it can be, or else with all
-/// places anew.
+/// places as a new array would have them.
 ///
 /// # Errors
 /// There is no room: the sectors that would do.

@@ -18,7 +18,7 @@ use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector};
 
 impl Manager {
-    /// Go on with what is to be synchronised. When it is to be looked again.
+    /// Go on with the synchronisation. The result is the time of the next check.
     pub(super) fn synchronise(&mut self, now: Ns) -> Option<Ns> {
         if self.sync.action().is_none() {
             self.begin_sync(now);
@@ -52,7 +52,7 @@ impl Manager {
         deadline
     }
 
-    /// Other devices are to be rebuilt than when a rebuild under way began: it begins again, with
+    /// Other devices must be rebuilt than when a rebuild under way began: it begins again, with
     /// them.
     fn interrupt_rebuild_if_changed(&mut self) {
         let is_changed = self.members.take_rebuild_change();
@@ -80,7 +80,7 @@ impl Manager {
         let by_bitmap = self.records.bitmap().is_some() && self.is_by_bitmap(action);
         let sectors = start.min(self.used)..self.used;
         let run = SyncRun::new(action, sectors, by_bitmap, rebuilt, now);
-        // All devices that are to be rebuilt are in it.
+        // All devices that must be rebuilt are in it.
         self.members.take_rebuild_change();
         self.members.emit(ArrayEvent::SyncBegan {
             action,

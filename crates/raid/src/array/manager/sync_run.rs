@@ -19,7 +19,7 @@ const DEPTH: usize = 16;
 /// Progress is written to the superblocks after this share of the whole, or this time.
 const CHECKPOINT_SHARE: u64 = 16;
 const CHECKPOINT_NS: Ns = 300_000_000_000;
-/// How often it is looked whether others use the array.
+/// The time between two checks whether others use the array.
 pub(super) const LOOK_NS: Ns = 100_000_000;
 const SECOND_NS: u128 = 1_000_000_000;
 
@@ -136,7 +136,7 @@ impl SyncRun {
         SyncStatus { action: self.action, done: self.done, total, speed }
     }
 
-    /// How far it is done.
+    /// Its progress.
     pub(super) fn percent(&self) -> u8 {
         (u128::from(self.done) * 100 / u128::from(self.end.max(1))) as u8
     }
@@ -160,7 +160,7 @@ impl SyncRun {
         self.done >= self.end && !self.is_interrupted
     }
 
-    /// Nothing is to be begun before all shards work by this configuration.
+    /// Nothing must be begun before all shards work by this configuration.
     pub(super) fn await_epoch(&mut self, epoch: u64) {
         self.awaits = Some(epoch);
     }
@@ -281,7 +281,7 @@ impl SyncRun {
         }
     }
 
-    /// Superblocks are to say how far it is.
+    /// Superblocks must say how far it is.
     pub(super) fn wants_checkpoint(&self, now: Ns) -> bool {
         let (at, since) = self.checkpoint;
         let step = (self.end / CHECKPOINT_SHARE).max(REGION_SECTORS);

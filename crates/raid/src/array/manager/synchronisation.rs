@@ -1,4 +1,4 @@
-//! The synchronisation under way, and the one that is to follow.
+//! The synchronisation under way, and the one that will follow.
 //!
 //! Invariants:
 //! * At most one synchronisation is under way, and at most one is asked for: the last one counts.
@@ -36,7 +36,7 @@ impl Synchronisation {
         self.run.as_ref().map(SyncRun::action)
     }
 
-    /// Something is under way, or is to be.
+    /// A synchronisation is under way, or due.
     pub(super) fn is_busy(&self) -> bool {
         self.run.is_some() || self.asked.is_some()
     }

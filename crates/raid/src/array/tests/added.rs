@@ -1,4 +1,4 @@
-//! Devices that are added, or are to replace a member, and do not keep what they are told.
+//! Devices that are added, or replace a member, and do not keep their writes.
 
 use super::*;
 use crate::ids::Role;

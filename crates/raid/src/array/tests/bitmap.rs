@@ -96,7 +96,7 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
 }
 
 /// A member two updates behind is a stranger after a crash, so an update in which a member fails is
-/// one, though it begins anew.
+/// one, though it is repeated.
 #[test]
 fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     for writes in 0.. {

@@ -49,7 +49,7 @@ fn an_array_on_large_blocks_reads_and_writes_nothing_smaller() {
         stand.start();
         stand.until("resync", is_idle);
         assert!(stand.write(0, 2, BYTES).is_ok());
-        // A sector cannot be read and is written anew; another cannot be written and is listed.
+        // A sector cannot be read and is rewritten; another cannot be written and is listed.
         let data = stand.memories[1].superblock().data_offset;
         stand.memories[1].unreadable.store(data + 3, Relaxed);
         stand.memories[2].read_only_sector.store(data + 9, Relaxed);

@@ -31,7 +31,7 @@ fn what_a_command_begins_can_be_seen_when_it_is_done() {
     add(&mut stand).unwrap();
     let action = |stand: &Stand| stand.array.as_ref().unwrap().0.status().sync.map(|s| s.action);
     assert_eq!(action(&stand), Some(SyncAction::Recover));
-    // A second spare begins it anew: it is not seen idle meanwhile.
+    // A second spare restarts it: it is not seen idle meanwhile.
     stand.add_device(vec![0; 4 << 20]);
     add(&mut stand).unwrap();
     for _ in 0..100 {
@@ -219,7 +219,7 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     assert!(!is_bad(&status(&stand)) && stand.reads(0, 3, 256 << 10));
 }
 
-/// A check that is to end has ended when that is said to be done: the next one may begin.
+/// A check that must end has ended when that is said to be done: the next one may begin.
 #[test]
 fn idle_is_done_when_what_was_asked_for_has_ended() {
     let mut stand = started(4);

@@ -56,7 +56,7 @@ fn log_sector(own: &Superblock) -> u64 {
 
 type Damage = fn(&Stand, usize);
 
-/// Of what array, and what is said of it.
+/// The policy of the array, the damage, and the message about it.
 const DAMAGES: [(Policy, Damage, &str); 3] = [
     (Policy::Resync, damage_list_place, "the bad block log of 8 sectors at offset 2000000000"),
     (Policy::Resync, damage_list, "entry 0 of the bad block log is 0 units"),
@@ -77,7 +77,7 @@ fn the_array_starts_without_a_member_that_is_damaged() {
         assert!(why.starts_with("d1: ") && why.contains(field), "{why}");
         assert_eq!(array.status().degraded(), 1);
         assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());
-        // It is good for a member again, once it was made anew.
+        // It may be a member again, once it was made again.
         let (name, device) = ("d1".to_owned(), stand.devices[1].clone());
         stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
         stand.until("recovery", |status| is_idle(status) && status.degraded() == 0);

@@ -69,7 +69,7 @@ fn with_dropped(dropped: u64) {
     for user in &users {
         assert!(stand.reads(user.number * ROW, user.number as u8 + 1, 4096));
     }
-    // All stripes are to be had again, and nothing is left of the user that was dropped.
+    // All stripes are free again, and nothing is left of the user that was dropped.
     assert!(stand.write(0, 7, 64 << 10).is_ok() && stand.reads(0, 7, 64 << 10));
     drop(users);
     assert_eq!(stand.set.free_idle_orphans(), 0);

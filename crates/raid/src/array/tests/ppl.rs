@@ -12,7 +12,7 @@ use drystone_core::{Bio, IoBuf, Op, Sector};
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// Bytes of the array that are looked at.
+/// Bytes of the array that are compared.
 const LOOKED_AT: usize = 1 << 20;
 /// Sectors of the array's chunks.
 const CHUNK: u64 = 128;
@@ -332,8 +332,8 @@ fn writes() -> impl Strategy<Value = Vec<Vec<(u64, u64)>>> {
     proptest::collection::vec(proptest::collection::vec(write, 1..5), 1..8)
 }
 
-/// Make writes until power goes. What was being written then counts as torn; all else is in
-/// `model`.
+/// Make writes until power goes. The write under way then counts as torn; all others
+/// are in `model`.
 fn write_until_cut(
     stand: &mut Stand,
     model: &mut [u8],

@@ -162,8 +162,8 @@ fn is_answered(request: &Request) -> Option<bool> {
     request.outcome(&locks).map(|outcome| outcome.is_ok())
 }
 
-/// A read of a block that had to be computed does not wait until the block is written anew, so that
-/// may be under way when no bio is in flight.
+/// A read of a block that had to be computed does not wait until the block is rewritten. So the
+/// rewrite may be under way when no bio is in flight.
 #[test]
 fn an_array_stops_when_nothing_is_on_its_way_to_its_members() {
     let mut stand = started(4);

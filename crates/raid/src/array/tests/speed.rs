@@ -1,4 +1,4 @@
-//! How fast is synchronised: as fast as may be while nobody else uses the array, else as slowly.
+//! The speed of synchronisation: the maximum while nothing else uses the array, else the minimum.
 
 use super::*;
 use drystone_core::clock::Clock;

@@ -170,7 +170,7 @@ impl Memory {
         self.held_from.store(self.superblock().data_offset + sector, Relaxed);
     }
 
-    /// Whether its map calls a sector a hole.
+    /// True if its map calls a sector a hole.
     pub(super) fn is_hole(&self, sector: u64) -> bool {
         self.holes.lock(&self.locks).iter().any(|hole| hole.contains(&sector))
     }
@@ -327,7 +327,7 @@ pub(in crate::array) struct Stand {
     pub(in crate::array) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
     pub(super) user: Option<(Context, DevIndex)>,
-    /// How it is started.
+    /// The way it is started.
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,
     /// The listener to its events.

@@ -64,8 +64,8 @@ impl Flushes {
         self.running.insert(Flushing { left: members, failures: Vec::new(), part })
     }
 
-    /// A member has answered the flush of this number. What becomes of it, if that was the last
-    /// one.
+    /// A member has answered the flush of this number. The result is its outcome, if that was the
+    /// last member.
     pub(super) fn answered(
         &mut self,
         number: u32,
@@ -103,8 +103,8 @@ impl Flushes {
 }
 
 impl FailedFlush {
-    /// How it fails at once, if it does: it was cancelled, or a member failed that cannot be done
-    /// without; or nobody is there to record anything (`is_final`).
+    /// The status with which it fails at once, if it does: it was cancelled, a member failed that
+    /// the array needs, or no manager is there to record anything (`is_final`).
     pub(super) fn status_at_once(&self, membership: &Membership, is_final: bool) -> Option<Status> {
         let failures = || self.failures.iter();
         let cancelled = failures().find(|(_, status)| *status == Status::Cancelled);

@@ -46,7 +46,7 @@ impl Peers {
         self.own.index()
     }
 
-    /// This channel brings member sectors that are to be synchronised, no I/O of the array.
+    /// This channel brings member sectors that must be synchronised, no I/O of the array.
     #[inline]
     pub(super) fn is_sync(&self) -> bool {
         self.own.origin == Origin::Sync

@@ -11,8 +11,8 @@ use drystone_core::sync::Guard;
 use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList, Env};
 
-/// How often a channel works off what others brought to a shard meanwhile, before it leaves that to
-/// them: a bound for what is done for others in a call.
+/// Rounds in which a channel does work that others brought to a shard meanwhile, before it leaves
+/// that to them: a bound for the work for others in a call.
 const ROUNDS_MAX: u32 = 4;
 
 /// The port of the manager, which opens the first one.
@@ -60,7 +60,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Have a shard do all that there is to do, here or by the holder of the turn.
+    /// Have a shard do all of its work, here or by the holder of the turn.
     fn enter_shard(&mut self, env: &mut Env, Entry { number, is_changed }: Entry) {
         let shared = self.shared.clone();
         let run_turn = |channel: &mut Self, env: &mut Env, shard: &mut Guard<'_, Shard>| {
@@ -237,7 +237,7 @@ impl ArrayChannel {
 }
 
 /// Give a shard what was brought to it: I/O of members that has ended, tickets that have come back,
-/// items. `is_sync` tells whether the items of a port are to be synchronised.
+/// items. `is_sync` tells whether the items of a port must be synchronised.
 fn accept(
     shard: &mut Shard,
     turn: &TurnInput<'_>,

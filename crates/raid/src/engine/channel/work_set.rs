@@ -1,5 +1,5 @@
-//! The bios that a channel is to bring to shards, or to partial parity logs, by their number, and
-//! which of them it is to enter.
+//! The bios that a channel must bring to shards, or to partial parity logs, by their number, and
+//! which of them it must enter.
 //!
 //! Invariants:
 //! * A number with bios in its list is touched.
@@ -15,7 +15,7 @@ pub(super) struct WorkSet<L> {
     changed: u64,
 }
 
-/// A number that is to be entered.
+/// A number whose turn is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) number: usize,
@@ -53,7 +53,7 @@ impl<L: AsRef<[BioList]> + AsMut<[BioList]>> WorkSet<L> {
         self.lists.as_ref().len()
     }
 
-    /// The lowest number that is to be entered; it is touched no longer.
+    /// The lowest number whose turn is due; it is touched no longer.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Entry> {
         let number = (self.touched != 0).then(|| self.touched.trailing_zeros() as usize)?;

@@ -5,7 +5,7 @@
 //!   one that is given up has no blocks and no sector.
 //! * No two stripes have the same sector.
 //! * A stripe becomes busy in [`StripeCache::claim`] and idle in [`StripeCache::release`], and
-//!   keeps its blocks in between: a cache that is to shrink gives it up afterwards.
+//!   keeps its blocks in between: a cache that must shrink gives it up afterwards.
 //! * [`StripeCache::resize`] adds idle stripes, and gives up idle ones only.
 
 use super::stripe::{State, Stripe};

@@ -120,7 +120,7 @@ impl Arithmetic<'_> {
             (Some(x), None) => self.data_from_q(x),
             _ => {}
         }
-        // Parity that is lost is of use only to a member that is to be given it.
+        // Parity that is lost is of use only to a member that must be given it.
         if !(lost - self.data).is_empty() {
             self.lost_parity(lost - self.data);
         }

@@ -17,7 +17,7 @@ pub(crate) struct TurnEffects {
     pub(crate) foreign: Vec<u32>,
     /// Sectors of parity that did not fit.
     pub(crate) mismatches: u64,
-    /// Words of the bitmap that are to be set.
+    /// Words of the bitmap that must be set.
     pub(crate) words: Vec<usize>,
     /// Tickets for partial parity logs.
     pub(crate) tickets: Vec<Ticket>,

@@ -29,7 +29,7 @@ pub(super) enum Step {
     Idle,
 }
 
-/// Whether the bad block logs have what was to be recorded.
+/// The state of a record in the bad block logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recorded {
     Yes,
@@ -62,7 +62,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Put the stripe into `state`, and have it looked at again by the next configuration.
+    /// Put the stripe into `state`, and have the next configuration continue it.
     pub(super) fn await_manager(&mut self, state: State) {
         self.ready.await_manager(self.id, self.stripe, state);
     }

@@ -47,7 +47,7 @@ impl Items {
         self.items.insert(Item { bio, is_sync, attached: 0, pieces: 0 })
     }
 
-    /// How many there are.
+    /// Their number.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.items.len()

@@ -1,5 +1,5 @@
-//! How data of writes comes into the cache: as a copy, since its owner may change it meanwhile, and
-//! parity has to be that of what the members got; or, if all of a stripe is written from memory
+//! The ways of a write's data into the cache: as a copy, since its owner may change it meanwhile,
+//! and parity has to be that of what the members got; or, if all of a stripe is written from memory
 //! that is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
 //!
 //! Invariants:

@@ -4,7 +4,7 @@ use crate::ids::{Role, StripeId};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::BioFlags;
 
-/// A block that is to be read or written.
+/// A block that must be read or written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberIo {
     pub(crate) role: Role,

@@ -1,7 +1,7 @@
 //! A shard of the stripe cache, as the holder of its turn uses it: as if there were one thread.
 //!
 //! ```text
-//! item -> pieces -> stripes: ready -> looked at -> I/O to members -> looked at again ... -> idle
+//! item -> pieces -> stripes: ready -> handled -> I/O to members -> handled again ... -> idle
 //! ```
 //!
 //! An *item* is a bio, or a part of one, that lies in one region of the members and so in one

@@ -16,7 +16,7 @@ use drystone_core::{Bio, BioList, IoBuf, Sector, Status};
 struct Model {
     turn: TurnLock<Shard>,
     conf: Conf,
-    /// How many stripes it is to have, which is the epoch of its configuration too.
+    /// The number of stripes that it must have, which is the epoch of its configuration too.
     stripes: AtomicUsize,
     ended: AtomicUsize,
 }

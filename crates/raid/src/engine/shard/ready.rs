@@ -1,4 +1,4 @@
-//! The stripes whose next step is to be taken: now, or as soon as there is another configuration
+//! The stripes whose next step is due: now, or as soon as there is another configuration
 //! (Linux `handle_list`).
 //!
 //! Invariants:

@@ -1,7 +1,8 @@
-//! One stripe of the cache: a block of each member at the same place, and what is to be done there.
+//! One stripe of the cache: a block of each member at the same place, and the work on them.
 //!
 //! Invariants:
-//! * A stripe does one thing at a time. What comes meanwhile waits in `reads`, `writes` or `sync`.
+//! * A stripe does one thing at a time. Work that comes meanwhile waits in `reads`, `writes` or
+//!   `sync`.
 //! * A block that is not in `blocks` is in a bio on its way to or from a member; `io` counts those.
 //! * `uptodate` are the blocks that hold what their member holds, or would hold if it were there.
 //! * An item with pieces here ends only after they were taken out.
@@ -37,17 +38,17 @@ pub(super) struct NoRoom {
 /// The state of a stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing, or it is in the queue of those that are to be looked at.
+    /// Nothing, or it is in the queue of stripes whose next step is due.
     #[default]
     Idle,
     Reading,
-    /// Of what is in `draining`.
+    /// The writes in `draining`.
     Writing,
-    /// A write failed, which has to be on record before what was written counts.
+    /// A write failed, which has to be on record before the write counts.
     Recording,
     /// A member had no room for a block, which is sent again before long.
     AwaitingRoom,
-    /// The members have to know, by their bitmap, that it is to be written.
+    /// The members have to know, by their bitmap, that it must be written.
     AwaitingBitmap,
     /// Lost blocks have to be on the lists of bad blocks.
     AwaitingList,
@@ -74,7 +75,7 @@ pub(super) struct Stripe {
     pub(super) writes: Vec<Piece>,
     /// The writes that are under way.
     pub(super) draining: Vec<Piece>,
-    /// The blocks that are to be written once they are logged.
+    /// The blocks that must be written once they are logged.
     pub(super) pending: Option<(Roles, BioFlags)>,
     /// Its place in the partial parity log, once that is written.
     pub(super) ticket: Option<Ticket>,
@@ -86,9 +87,9 @@ pub(super) struct Stripe {
     pub(super) unreadable: Roles,
     /// Members that did not take what was written.
     pub(super) failed: Vec<FailedWrite>,
-    /// Blocks that are to be sent again once there is room.
+    /// Blocks that must be sent again once there is room.
     pub(super) no_room: Vec<NoRoom>,
-    /// It is in the queue of those that are to be looked at.
+    /// It is in the queue of stripes whose next step is due.
     pub(super) is_queued: bool,
     /// The port of the channel that has begun what is under way.
     pub(super) driver: u32,
@@ -96,7 +97,7 @@ pub(super) struct Stripe {
 
 /// Blocks for `disks` members. They are one mapping, so that a cache that becomes smaller gives its
 /// memory back to the system, and next to each other: an allocator has a page of its own before
-/// each aligned page. Where no mapping is to be had they are allocated.
+/// each aligned page. Where there is no mapping they are allocated.
 fn new_blocks(disks: usize) -> Blocks {
     let arena = Arena::new(disks * BLOCK_BYTES);
     let block = |_| {
@@ -233,7 +234,7 @@ impl Stripe {
         self.blocks[role.index()].as_deref_mut().expect("the block is in the cache")
     }
 
-    /// Blocks of members that are there but could not read them: they are to be written anew.
+    /// Blocks of members that are there but could not read them: they must be rewritten.
     pub(super) fn to_rewrite(&self, turn: &TurnInput<'_>) -> Roles {
         match turn.conf.limits.read_only {
             true => Roles::EMPTY,

@@ -1,4 +1,4 @@
-//! Synchronisation of a stripe: parity that is made to fit or looked at, blocks of new members that
+//! Synchronisation of a stripe: parity that is corrected or checked, blocks of new members that
 //! are computed (Linux `handle_parity_checks5`, `handle_parity_checks6`).
 //!
 //! A stripe is synchronised under the same exclusion as it is written, so neither sees the other
@@ -109,7 +109,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Write blocks anew that are listed as bad: the members may take them by now.
+    /// Rewrite blocks that are listed as bad: the members may take them by now.
     fn repair(&mut self, bad: Roles) -> Step {
         match self.fetch(bad) {
             Ok(false) => Step::Blocked,

@@ -75,9 +75,9 @@ struct Bench {
     busy: Vec<(u64, std::ops::Range<u64>)>,
     next: u64,
     mismatches: u64,
-    /// Reports of blocks that are to be put on lists of bad blocks.
+    /// Reports of blocks that must be put on lists of bad blocks.
     lost: Vec<Report>,
-    /// Reports of blocks that are to come off them.
+    /// Reports of blocks that must come off them.
     made_good: Vec<Report>,
     /// Writes that failed.
     unwritten: Vec<Report>,

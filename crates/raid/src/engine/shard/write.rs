@@ -122,7 +122,7 @@ impl Steps<'_> {
         self.send_to((to_members, replacements), flags);
     }
 
-    /// Write blocks of the cache to these members and replacements, and those anew that a member
+    /// Write blocks of the cache to these members and replacements, and rewrite those that a member
     /// could not read.
     pub(super) fn send_to(&mut self, (to_members, replaced): (Roles, Roles), flags: BioFlags) {
         let stripe = &mut *self.stripe;
@@ -236,7 +236,7 @@ impl Steps<'_> {
         self.await_manager(State::Recording);
     }
 
-    /// Blocks that a member could not read, and that were computed, are written anew.
+    /// Blocks that a member could not read, and that were computed, are rewritten.
     pub(super) fn rewrite(&mut self) -> Step {
         if self.stripe.to_rewrite(self.turn).is_empty() {
             return Step::Idle;

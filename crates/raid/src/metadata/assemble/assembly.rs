@@ -60,13 +60,13 @@ impl Member {
         }
     }
 
-    /// Whether its data is whole.
+    /// True if its data is whole.
     pub fn is_in_sync(&self) -> bool {
         matches!(self, Member::InSync { .. })
     }
 }
 
-/// A device that is to take a member's place.
+/// A device that will take a member's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
     /// The device.
@@ -75,7 +75,7 @@ pub struct Replacement {
     pub recovered: u64,
 }
 
-/// Of what use the bitmap is.
+/// The use of the bitmap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BitmapUse {
     /// There is none.
@@ -146,9 +146,9 @@ pub struct Assembly {
     pub(super) self_flagged: Vec<(usize, u32)>,
     /// `None`: parity is right everywhere; else the member sector from which on it may not be.
     pub resync_from: Option<u64>,
-    /// Of what use the bitmap is.
+    /// The use of the bitmap.
     pub bitmap: BitmapUse,
-    /// Whether members have partial parity logs.
+    /// True if members have partial parity logs.
     pub has_ppl: bool,
     /// Of which members in sync the log does not tell what was being written, one sentence each.
     pub logs_lost: Vec<String>,

@@ -45,7 +45,7 @@ pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superb
     Ok(agreed)
 }
 
-/// Whether another superblock of F's array has as many events and the same history: F does not call
+/// True if another superblock of F's array has as many events and the same history: F does not call
 /// its device failed, and it calls F's a member ([`super::Assembly::other_history`]).
 fn is_equal(fresh: &Superblock, other: &Superblock) -> bool {
     (other.set_uuid, other.events) == (fresh.set_uuid, fresh.events)
@@ -54,7 +54,7 @@ fn is_equal(fresh: &Superblock, other: &Superblock) -> bool {
         && is_member(other, fresh)
 }
 
-/// Whether a table of roles calls another superblock's device a member.
+/// True if a table of roles calls another superblock's device a member.
 fn is_member(table: &Superblock, of: &Superblock) -> bool {
     matches!(table.role_of(of.dev_number), DevRole::Active(_))
 }
