@@ -1,7 +1,7 @@
-//! How large arrays will be, by what their members hold now. Looks, never changes anything.
+//! The sizes that arrays will have, by the present contents of their members. Changes nothing.
 //!
-//! Only arrays on files and block devices, or on what a start makes anew, can be told of: other
-//! members hold what they hold only once they are open.
+//! Only arrays on files and block devices, or on devices that each start makes, can be told of:
+//! other members hold what they hold only once they are open.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, SeekFrom};

@@ -175,7 +175,7 @@ pub fn attribute(name: &str) -> Result<&'static Attribute, String> {
 }
 
 impl Attribute {
-    /// Whether a device takes it that has attributes of these names: volumes and arrays have no
+    /// True if a device takes it that has attributes of these names: volumes and arrays have no
     /// request queue of their own, and only files that are written grow. `kind`: the device's, with
     /// whether it is read-only.
     pub fn mode_of<'a>(

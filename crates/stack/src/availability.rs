@@ -17,7 +17,7 @@ pub fn planned_kind(name: &str) -> Option<&'static str> {
     PLANNED_KINDS.iter().copied().find(|kind| *kind == name)
 }
 
-/// Whether `key` of `section` (`""`: the sections themselves) comes with a later version.
+/// True if `key` of `section` (`""`: the sections themselves) comes with a later version.
 pub fn planned_key(section: &str, key: &str) -> bool {
     PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
 }

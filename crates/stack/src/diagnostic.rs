@@ -119,12 +119,12 @@ impl Findings {
         self.push(Severity::Warning, span, message.into(), hint.into(), None);
     }
 
-    /// How many errors there were, those beyond the bound included.
+    /// The number of errors, those beyond the bound included.
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// Whether further errors are only counted, so that no work is spent on their words.
+    /// True if further errors are only counted, so that no work is spent on their words.
     pub fn is_full(&self) -> bool {
         self.errors >= MAX_FINDINGS
     }
@@ -220,12 +220,12 @@ pub struct Report {
     pub source: Source,
     /// The findings, errors first, each kind in text order.
     pub diagnostics: Vec<Diagnostic>,
-    /// How many more there were beyond the bound.
+    /// The number of further ones beyond the bound.
     pub omitted: usize,
 }
 
 impl Report {
-    /// Whether any finding is an error.
+    /// True if any finding is an error.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(|found| found.severity == Severity::Error)
     }

@@ -21,7 +21,7 @@ use drystone_raid::array::ArrayEvent;
 /// Events that wait to be read, at most: an array of 30 members that all fail makes some 100.
 const EVENTS_MAX: usize = 1024;
 
-/// A fault of a device that lasts until it is opened anew.
+/// A fault of a device that lasts until it is opened again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lasting {
     /// A flush failed: none succeeds any more.
@@ -67,7 +67,7 @@ pub enum What {
     Failures {
         /// The notes.
         noted: Noted,
-        /// The fault that stays until the device is opened anew.
+        /// The fault that stays until the device is opened again.
         lasting: Option<Lasting>,
     },
     /// Clients of the export were told that I/O failed.

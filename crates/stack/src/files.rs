@@ -147,7 +147,7 @@ fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     })
 }
 
-/// Why a file is not made that is to be a member of an array, of which there are others: an array
+/// The reason not to make the file of a member if other members of its array exist: an array
 /// is made only together with all of its members, so this one is lost, or somewhere else.
 fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     let is_of = |device: &&DeviceSpec| {

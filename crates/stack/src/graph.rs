@@ -319,7 +319,7 @@ pub fn array_above(
     None
 }
 
-/// How long it should be.
+/// The time that it should be.
 pub const MEMBER_TIMEOUT_HINT: &str = "take 1s or more; the default is 30s";
 
 fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {

@@ -11,7 +11,7 @@ use crate::nearest::nearest;
 pub const MAX_GROUPS: usize = 1 << 16;
 /// Most groups below one another: what binds an I/O is looked for on so many levels.
 pub const MAX_GROUP_LEVELS: usize = 16;
-/// How the root is written.
+/// The way the root is written.
 pub const ROOT: &str = "/";
 
 /// The path of the group above, empty for the root.
@@ -29,7 +29,7 @@ pub fn from_shown(text: &str) -> &str {
     if text == ROOT { "" } else { text }
 }
 
-/// Checks the path of a group that is to be made or to have limits.
+/// Checks the path of a group that a command makes or limits.
 ///
 /// # Errors The fault, and what would be right.
 pub fn check_path(path: &str) -> Result<(), (String, String)> {

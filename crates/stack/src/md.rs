@@ -42,7 +42,7 @@ pub struct ArrayReport {
     pub array_state: String,
     /// Nothing is written.
     pub read_only: bool,
-    /// How parity goes round, if it does.
+    /// The layout of parity, if it rotates.
     pub layout: Option<String>,
     /// md's number of that.
     pub algorithm: u32,
@@ -86,7 +86,7 @@ pub struct SyncReport {
 }
 
 impl SyncReport {
-    /// How far it is in thousandths, as Linux has it: in units of 512 KiB, of one more than there
+    /// Its progress in thousandths, as Linux has it: in units of 512 KiB, of one more than there
     /// are.
     pub fn per_mille(&self) -> u64 {
         const UNIT: u64 = 512 << 10;
@@ -123,7 +123,7 @@ pub struct MemberReport {
     pub raid_device: Option<u32>,
     /// `active sync`, `spare rebuilding`, `spare`, `faulty` or `removed`.
     pub state: String,
-    /// It is to take the place of another.
+    /// It must take the place of another.
     pub replacement: bool,
     /// It has sectors that cannot be read.
     pub bad_blocks: bool,
@@ -162,7 +162,7 @@ pub enum ArrayChange<'a> {
     Assemble(Assemble<'a>),
 }
 
-/// How an array is to be started.
+/// The way an array must be started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Assemble<'a> {
     /// Devices of the stack, or absolute paths, one a line.

@@ -16,7 +16,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether `name` can name a device or an export.
+/// True if `name` can name a device or an export.
 pub(crate) fn is_name(name: &str) -> bool {
     let letters = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     !name.is_empty()

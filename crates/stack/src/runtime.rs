@@ -39,10 +39,10 @@ pub trait Runtime: Send + Sync {
         value: &Setting,
     ) -> Result<(), SetError>;
 
-    /// Opens the path of a file device anew, and uses that from now on: a failed flush and a file
-    /// that was cut short are forgotten. `replaced`: also if there is another file now. Waits for
-    /// the file system, and for a while until I/O on the file that was open before has ended, on
-    /// the caller's thread; whether that has ended.
+    /// Opens the path of a file device again, and uses that file from now on: a failed flush and a
+    /// file that was cut short are forgotten. `replaced`: also if there is another file now. Waits
+    /// for the file system, and for a while until I/O on the file that was open before has ended,
+    /// on the caller's thread; whether that has ended.
     ///
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed.
@@ -100,7 +100,7 @@ pub trait Runtime: Send + Sync {
     /// to. The root has the counters of the devices, which are never reset.
     ///
     /// # Errors
-    /// There is no such group, or the root is to be reset.
+    /// There is no such group, or the root must be reset.
     fn group_stats(&self, path: Option<&str>, reset: bool) -> Result<Vec<GroupStat>, ChangeError>;
 
     /// The counters of all devices, in the order of [`Runtime::devices`].
@@ -115,7 +115,7 @@ pub trait Runtime: Send + Sync {
     /// Where the locks of all contexts, devices and front ends are counted.
     fn locks(&self) -> &LockRegistry;
 
-    /// How data threads wait.
+    /// The poll mode of data threads.
     fn poll_switch(&self) -> &PollSwitch;
 }
 
@@ -296,7 +296,7 @@ pub struct DeviceSummary {
     pub kind: String,
     /// Size in bytes.
     pub size: u64,
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
     /// Bios in flight now.
     pub in_flight: u64,
@@ -342,7 +342,7 @@ pub struct ExportSummary {
     pub device: String,
     /// Where clients reach it.
     pub uris: Vec<String>,
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
     /// Connections now.
     pub connections: u64,
@@ -461,7 +461,7 @@ pub struct LockLine {
     pub class: String,
     /// Times a lock was not free.
     pub contentions: u64,
-    /// How many of these waited; the others gave up.
+    /// The number of these that waited; the others gave up.
     pub waits: u64,
     /// Shortest wait.
     pub waittime_min_ns: Option<u64>,

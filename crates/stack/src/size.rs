@@ -24,7 +24,7 @@ const UNITS: [(&str, u64); 17] = [
     ("", 1),
 ];
 
-/// How many of [`UNITS`] (from the front) are used to print a size.
+/// The number of [`UNITS`] (from the front) that print a size.
 const PRINTED_UNITS: usize = 6;
 
 /// Most digits taken after a decimal point: 10^18 still fits the arithmetic.

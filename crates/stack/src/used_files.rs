@@ -60,7 +60,7 @@ impl Identity {
         Self { real_path: real_path(path), inode }
     }
 
-    /// Of what has this path, which has no symbolic links; nothing is asked of the file system.
+    /// The file of this path, which has no symbolic links; the file system is not asked.
     pub(crate) fn named(real_path: PathBuf) -> Self {
         Self { real_path, inode: None }
     }

@@ -1,6 +1,6 @@
 //! The committed documentation is what the schema generates, and its examples are good stacks.
 //!
-//! `UPDATE_DOCS=1 cargo test -p drystone-stack --test docs` writes the pages anew.
+//! `UPDATE_DOCS=1 cargo test -p drystone-stack --test docs` writes the pages again.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -606,7 +606,7 @@ fn areas(report: &VolumeReport) -> Vec<(String, String, u64, u64)> {
     areas
 }
 
-/// Whether `from` reaches `to` by areas: the slow, obvious way.
+/// True if `from` reaches `to` by areas: the slow, obvious way.
 fn reaches(all: &[(String, String, u64, u64)], from: &str, to: &str, steps: usize) -> bool {
     let below = all.iter().filter(|(volume, ..)| volume == from).map(|(_, member, ..)| member);
     steps > 0 && below.into_iter().any(|member| member == to || reaches(all, member, to, steps - 1))
@@ -737,7 +737,7 @@ fn a_log_is_marked_by_messages_and_ends_with_its_table() {
     let why = "a mark of 480 bytes: at most 479";
     rig.refuses("w", message(8, &long), Refused::Unsupported, why);
 
-    // The next table has the log anew; the last one's was whole before.
+    // The next table has the log again; the last one's was whole before.
     rig.reload("w", "0 2048 linear b 0").unwrap();
     rig.resume("w").unwrap();
     assert_eq!(log(&rig, "log"), ["begin", "w", "F", "here", "w", "dm-log-writes-end"]);

@@ -37,7 +37,7 @@ pub struct Argument {
     pub name: &'static str,
     /// The values that it takes.
     pub ty: Type,
-    /// Whether it must be given.
+    /// True if it must be given.
     pub required: bool,
     /// One line on what it is.
     pub doc: &'static str,
@@ -128,7 +128,7 @@ impl Arguments {
         self.text_if(name).map(|text| text == "true")
     }
 
-    /// Whether a switch is given and on.
+    /// True if a switch is given and on.
     pub(super) fn is_on(&self, name: &str) -> bool {
         self.switch_if(name) == Some(true)
     }

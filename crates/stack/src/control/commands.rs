@@ -10,7 +10,7 @@ use crate::names::MAX_NAME_BYTES;
 use crate::schema::Type;
 
 const NAME: Type = Type::Text { max: 64 };
-/// How long a change waits until a volume is quiet: at most an hour.
+/// The time that a change waits until a volume is quiet: at most an hour.
 const TIMEOUT: Type = Type::Duration { unit: Unit::Seconds, min: 0, max: 3_600_000_000_000 };
 
 /// As long as the deepest path of names can be.

@@ -8,8 +8,8 @@ use super::context::Control;
 use super::error::{ControlError, refusal};
 use crate::md::{ArrayChange, Assemble, Named};
 
-/// How long an array's manager is waited for: longer than it waits itself, for I/O that is to end
-/// before a stop.
+/// The time that an array's manager is waited for: longer than it waits itself, for I/O that must
+/// end before a stop.
 pub const MANAGER_PATIENCE_NS: Ns = 40_000_000_000;
 
 type Result<T> = std::result::Result<T, ControlError>;

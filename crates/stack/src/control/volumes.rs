@@ -9,8 +9,8 @@ use super::error::{ControlError, refusal};
 use crate::diagnostic::shorten;
 use crate::runtime::{Change, TableReport, VolumeReport};
 
-/// How long a change waits until a volume is quiet if nothing is said: as long as a request may
-/// take before it counts as lost.
+/// The time that a change waits until a volume is quiet if nothing is said: as long as a request
+/// may take before it counts as lost.
 pub const DEFAULT_TIMEOUT_NS: Ns = 30_000_000_000;
 
 type Result<T> = std::result::Result<T, ControlError>;
@@ -113,7 +113,7 @@ fn change(control: &Control<'_>, given: &Arguments, change: &Change<'_>) -> Resu
     volume(control, name).map(|volume| info(&volume))
 }
 
-/// How long to wait until the volume is quiet.
+/// The time to wait until the volume is quiesced.
 fn within(given: &Arguments) -> Ns {
     given.number_if("timeout").unwrap_or(DEFAULT_TIMEOUT_NS)
 }

@@ -64,7 +64,7 @@ fn open_to_all(
     }
 }
 
-/// Whether only this machine reaches the host. Names other than localhost are not looked up.
+/// True if only this machine reaches the host. Names other than localhost are not looked up.
 fn is_loopback(host: &str) -> bool {
     match host.parse::<IpAddr>() {
         Ok(address) => address.to_canonical().is_loopback(),

@@ -13,7 +13,7 @@ pub(crate) trait FrontEnd: Sync {
     /// with them. The export also appears as `file`, whatever the section says.
     fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec);
 
-    /// Whether its clients have a user id.
+    /// True if its clients have a user id.
     fn knows_users(&self, export: &ExportSpec) -> bool;
 
     /// Reports exports that contradict one another.

@@ -23,7 +23,7 @@ use super::front_end::{FrontEnd, Section};
 pub(crate) struct Fuse;
 
 impl FrontEnd for Fuse {
-    /// The file, if there is to be one; what is said of it needs it.
+    /// The file, if there must be one; what is said of it needs it.
     fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
         let fields = section.fields;
         let file = section.file.map(Path::to_owned).or_else(|| fields.path("fuse"));
@@ -232,7 +232,7 @@ fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBu
     None
 }
 
-/// Whether a folder is there, or a mount below which there may be one; the start finds out.
+/// True if a folder is there, or a mount below which there may be one; the start finds out.
 fn can_be_shared(path: &Path) -> bool {
     kernel::is_mount_point(path).unwrap_or(true)
         || fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())

@@ -27,7 +27,7 @@ pub(crate) fn read(check: &mut Check<'_>, section: &Section<'_>, export: &mut Ex
     ALL.iter().for_each(|front_end| front_end.read(check, section, export));
 }
 
-/// Whether some of an export's clients have a user id.
+/// True if some of an export's clients have a user id.
 pub(crate) fn know_users(export: &ExportSpec) -> bool {
     ALL.iter().any(|front_end| front_end.knows_users(export))
 }

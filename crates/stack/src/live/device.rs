@@ -110,7 +110,7 @@ pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &OpenEnv) -> Option<&'a
 }
 
 /// Removes the file of a device that was made and then not used: where the path leads to, not a
-/// link that was there before. Its device is open, so nobody else can have begun to use it.
+/// link that was there before. Its device is open, so no other user can have begun to use it.
 pub(super) fn remove_file(path: &Path) {
     // If it cannot be removed, an empty sparse file stays behind; the start has failed anyway.
     let _ = std::fs::canonicalize(path).and_then(std::fs::remove_file);

@@ -8,7 +8,7 @@
 //! * A volume or array that is being changed for longer (it waits until its I/O has drained) is
 //!   claimed: until then others change it in no way. Tables that stand on it may come meanwhile.
 //! * A device that is about to become a member of an array, or an array that is being stopped, is
-//!   taken: nobody else begins to use it. So is a name for which a device is still to come.
+//!   taken: no other user begins to use it. So is a name for which a device is still to come.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -63,7 +63,7 @@ impl LiveDevice {
         })
     }
 
-    /// A file or block device that an array is to have.
+    /// A file or block device that an array must have.
     pub(super) fn by_path(name: &str, path: &str, device: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(LiveDevice {
             name: name.to_owned(),
@@ -145,7 +145,7 @@ pub(super) struct Devices {
     locks: Arc<LockCounters>,
 }
 
-/// A device that nobody is to begin to use.
+/// A device that no user may begin to use.
 pub(super) struct Taken {
     device: Arc<LiveDevice>,
     /// Its fate: `is being stopped`.
@@ -156,7 +156,7 @@ pub(super) struct Taken {
 pub(super) struct State {
     pub(super) list: Vec<Arc<LiveDevice>>,
     pub(super) taken: Vec<Taken>,
-    /// Names of devices that are to come.
+    /// Names of devices that will come.
     pub(super) names: Vec<String>,
     /// The server stops: nothing changes any more.
     pub(super) stopped: bool,
@@ -174,7 +174,7 @@ impl State {
         self.find(name).is_none() && !self.names.iter().any(|taken| taken == name)
     }
 
-    /// The fate of a device that nobody is to begin to use, in a sentence.
+    /// The fate of a device that no user may begin to use, in a sentence.
     pub(super) fn taken(&self, device: &Arc<dyn Device>) -> Option<String> {
         let own = Arc::as_ptr(device).addr();
         let mut taken = self.taken.iter();

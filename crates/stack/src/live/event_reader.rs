@@ -11,8 +11,8 @@ use drystone_core::failures::Noted;
 use super::LiveStack;
 use crate::events::{Event, Lasting, What};
 
-/// How long what repeats is only counted after it was told, at first and at most; it doubles in
-/// between.
+/// The time for which a repeated event is only counted after it was told, at first and at most; it
+/// doubles in between.
 const PAUSE_MIN_NS: Ns = 5_000_000_000;
 const PAUSE_MAX_NS: Ns = 600_000_000_000;
 
@@ -32,7 +32,7 @@ impl Limit {
 }
 
 impl LiveStack {
-    /// Reads what happens to it. There is to be one reader at a time.
+    /// Reads what happens to it. There must be one reader at a time.
     pub fn event_reader(&self) -> EventReader {
         EventReader::new(self.clone())
     }

@@ -20,7 +20,7 @@ use crate::spec::{
 pub struct LiveListener {
     /// The address.
     pub address: Listener,
-    /// How its connections treat TLS.
+    /// The way its connections treat TLS.
     pub tls: ListenerTls,
     /// Number of its export table.
     pub table: usize,

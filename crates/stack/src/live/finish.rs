@@ -13,12 +13,12 @@ use drystone_targets::Table;
 
 use super::{LiveDevice, LiveStack, SleepFn, groups, logs};
 
-/// How long the end of a log may take at the end of a server: as long as a request may take before
-/// it counts as lost.
+/// The time that the end of a log may take at the end of a server: as long as a request may take
+/// before it counts as lost.
 const LOG_PATIENCE_NS: Ns = 30_000_000_000;
 
-/// How long arrays are waited for that are to begin: some writes of superblocks, of which each may
-/// take a second on a slow disk.
+/// The time that arrays are waited for that must begin: some writes of superblocks, of which each
+/// may take a second on a slow disk.
 const BEGIN_PATIENCE_NS: Ns = 10_000_000_000;
 
 /// The pause between two looks whether an array has begun, or stopped.
@@ -26,11 +26,11 @@ const ARRAY_PAUSE_NS: Ns = 200_000;
 
 /// The pause between two looks whether what dropped contexts have in flight has ended.
 const ORPHANS_PAUSE_NS: Ns = 200_000;
-/// How long that may take: as long as a request may before it counts as lost.
+/// The time that that may take: as long as a request may before it counts as lost.
 const ORPHANS_PATIENCE_NS: Ns = 30_000_000_000;
 
 impl LiveStack {
-    /// The server is to stop: no device comes, goes or changes from now on, and what a suspended
+    /// The server must stop: no device comes, goes or changes from now on, and what a suspended
     /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
     /// below it; but where a suspension was only on its way to another table, or not yet complete,
     /// it is given up and the I/O goes on. I/O that limits keep back goes on at once: it would make
@@ -128,7 +128,7 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// I/O of dropped contexts may be writes, which the flush is to cover.
+    /// I/O of dropped contexts may be writes, which the flush must cover.
     fn end_orphans(&self, pause: &SleepFn) -> Result<(), String> {
         let until = self.clock.now() + ORPHANS_PATIENCE_NS;
         while self.contexts.free_idle_orphans() > 0 {

@@ -60,7 +60,7 @@ pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
 pub struct Files {
     /// Opens what a `file` device stands on.
     pub open: OpenFile,
-    /// Whether opening it makes it.
+    /// True if opening it makes it.
     pub makes: Box<dyn Fn(&FileSpec) -> bool>,
 }
 
@@ -80,13 +80,13 @@ pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<(
 
 /// The needs of arrays that the program meets.
 pub struct Platform {
-    /// How a manager gets its context.
+    /// The way a manager gets its context.
     pub open_context: OpenContext,
-    /// How a manager gets its thread.
+    /// The way a manager gets its thread.
     pub spawn: Spawn,
     /// Seconds since 1970.
     pub wall_clock: WallClock,
-    /// A number that nobody else has.
+    /// A number that is not in use.
     pub random: Box<dyn Fn() -> [u8; 16]>,
 }
 

@@ -72,7 +72,7 @@ pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
 /// Runs a manager beside the caller.
 ///
 /// # Errors
-/// When there is no thread to be had.
+/// When no thread can be made.
 pub(super) fn run(name: &str, manager: Manager, at: &OpenEnv) -> Result<(), OpenError> {
     let work = Box::new(move || manager.run());
     (at.platform.spawn)(&format!("md:{name}"), work).map_err(|error| OpenError {
@@ -147,7 +147,8 @@ impl Opening<'_> {
         Err(self.error("members", message, hint))
     }
 
-    /// How the array starts without its members that are blank: `rest` is found on the `others`.
+    /// The way the array starts without its members that are blank: `rest` is found on the
+    /// `others`.
     fn without(&self, rest: &[Candidate], others: &[Arc<dyn Device>]) -> String {
         let start = assemble(rest, self.raid.uuid).map(|assembly| assembly.start);
         match start {
@@ -193,7 +194,7 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// How an array is made of what is there: `serve` never does that.
+    /// The way an array is made of what is there: `serve` never does that.
     fn create_line(&self) -> String {
         let disks = self.disks();
         format!(
@@ -302,7 +303,7 @@ fn holds(name: &str, what: &str) -> String {
     format!("`{name}` appears to contain {what}, and no md 1.x array")
 }
 
-/// How a partition becomes a member.
+/// The way a partition becomes a member.
 fn partition_line(disk: &str) -> String {
     format!(
         "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS \
@@ -311,7 +312,7 @@ fn partition_line(disk: &str) -> String {
     )
 }
 
-/// How an array is read that must not be written.
+/// The way an array is read that must not be written.
 fn read_line(members: &[Arc<dyn Device>]) -> String {
     format!("`drystone serve --readonly --md {}` reads it", paths(members))
 }

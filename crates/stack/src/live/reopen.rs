@@ -1,4 +1,4 @@
-//! Opening the file of a device anew while the stack is in use.
+//! Reopens the file of a device while the stack is in use.
 
 use drystone_core::clock::Ns;
 use drystone_core::error::ErrorKind;
@@ -7,13 +7,13 @@ use super::volumes::{check_stopped, claim, no_device, refused};
 use super::{LiveDevice, LiveStack, SleepFn};
 use crate::runtime::{ChangeError, Refused};
 
-/// How long the command waits until I/O on the file that was open before has ended: it may never
-/// end.
+/// The time that the command waits until I/O on the file that was open before has ended: it may
+/// never end.
 const PATIENCE_NS: Ns = 10_000_000_000;
-/// How often it looks.
+/// The pause between two checks.
 const PAUSE_NS: Ns = 1_000_000;
 
-/// Opens the file of `name` anew, waits by `pause` until I/O on the one before has ended, and says
+/// Opens the file of `name` again, waits by `pause` until I/O on the one before has ended, and says
 /// whether it has.
 pub(super) fn reopen(
     stack: &LiveStack,

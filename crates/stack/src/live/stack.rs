@@ -140,7 +140,7 @@ impl LiveStack {
         &self.groups
     }
 
-    /// How the contexts of data threads are to wait.
+    /// The way the contexts of data threads must wait.
     pub fn poll_switch(&self) -> &Arc<PollSwitch> {
         &self.poll
     }

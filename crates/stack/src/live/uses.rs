@@ -27,7 +27,7 @@ struct Use<'a> {
     device: Arc<dyn Device>,
     start: u64,
     end: u64,
-    /// Whose table it is; `None`: the new one.
+    /// The volume of the table; `None`: the new one.
     user: Option<&'a LiveDevice>,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn above(state: &State, live: &LiveDevice) -> Vec<String> {
     names
 }
 
-/// How many users each device has that has any.
+/// The number of users of each device that has any.
 pub(super) fn open_counts(state: &State, exports: &[ExportSpec]) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for export in exports {

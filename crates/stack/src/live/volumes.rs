@@ -324,7 +324,7 @@ impl Changes<'_> {
     }
 }
 
-/// How long a change waits.
+/// The time that a change waits.
 struct Patience {
     deadline: Ns,
     within: Ns,

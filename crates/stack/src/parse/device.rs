@@ -199,7 +199,7 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
     NullSpec { options, submit_queues: fields.number32_if("submit_queues"), cache_size }
 }
 
-/// How long a null device's requests take, if that is said.
+/// The time that a null device's requests take, if that is said.
 fn latency(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Latency> {
     let Some(Value::Latency(points)) = fields.get("latency") else {
         return fields.number_if("completion_nsec").map(Latency::constant);

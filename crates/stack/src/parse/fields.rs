@@ -80,7 +80,7 @@ impl Fields {
         self.values.iter().find(|(known, _)| *known == key).map(|(_, value)| value)
     }
 
-    /// Whether `key` has a value.
+    /// True if `key` has a value.
     pub fn has(&self, key: &str) -> bool {
         self.get(key).is_some()
     }

@@ -175,7 +175,7 @@ pub const IO_POLL: QueueSetting = QueueSetting {
 };
 /// Largest request that may be asked for, in KiB: far beyond what any driver takes.
 const MAX_SECTORS_KB_MAX: u64 = 1 << 20;
-/// The key has no value for the default, which is to leave it out; the attribute has 0.
+/// The key has no value for the default, which must leave it out; the attribute has 0.
 pub const MAX_SECTORS_KB: QueueSetting = QueueSetting {
     attribute_ty: Type::Integer { min: 0, max: MAX_SECTORS_KB_MAX },
     attribute_doc: "Largest request in KiB, at most max_hw_sectors_kb; 0 goes back to the default.",

@@ -27,7 +27,7 @@ pub struct DeviceSpec {
     pub logical_block_size: Option<u32>,
     /// Physical block size, if not the driver's own.
     pub physical_block_size: Option<u32>,
-    /// Whether writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
 }
 
@@ -97,7 +97,7 @@ pub struct FileSpec {
     pub options: FileOptions,
     /// Whether the file may be created.
     pub create: Create,
-    /// How I/O reaches the kernel.
+    /// The way I/O reaches the kernel.
     pub engine: Engine,
 }
 
@@ -117,7 +117,7 @@ pub enum Create {
 pub struct RamSpec {
     /// Size of the device.
     pub size: u64,
-    /// Whether discard is offered.
+    /// True if discard is offered.
     pub discard: bool,
 }
 

@@ -17,15 +17,15 @@ pub struct ExportSpec {
     pub nbd: Vec<Listener>,
     /// Where it appears as a file.
     pub fuse: Option<FuseSpec>,
-    /// Whether clients' writes are refused.
+    /// True if clients' writes are refused.
     pub read_only: bool,
     /// The clients that may use it, if not all.
     pub allow: Option<Vec<AllowRule>>,
     /// Text for listings.
     pub description: String,
-    /// Whether it is also the export of clients that name none.
+    /// True if it is also the export of clients that name none.
     pub default: bool,
-    /// Whether several connections are offered.
+    /// True if several connections are offered.
     pub multi_conn: bool,
     /// Class and level of its I/O.
     pub priority: Priority,
@@ -56,9 +56,9 @@ pub struct ExportSpec {
 pub struct FuseSpec {
     /// The file, or the folder that it is in.
     pub path: PathBuf,
-    /// Whether there is a loop device of it too.
+    /// True if there is a loop device of it too.
     pub loop_device: bool,
-    /// Whether other users may open it.
+    /// True if other users may open it.
     pub allow_other: bool,
     /// Its file mode, if not the usual one: 0666 where others may open it, else 0600.
     pub mode: Option<u32>,
@@ -66,9 +66,9 @@ pub struct FuseSpec {
     pub uid: Option<u32>,
     /// Its group, if not that of the user who runs the server.
     pub gid: Option<u32>,
-    /// Whether the kernel may hold writes back.
+    /// True if the kernel may hold writes back.
     pub writeback_cache: bool,
-    /// Whether `O_TRUNC` changes nothing.
+    /// True if `O_TRUNC` changes nothing.
     pub ignore_truncate: bool,
 }
 
@@ -121,7 +121,7 @@ impl Listener {
         }
     }
 
-    /// Whether both are the same address, whatever the mode.
+    /// True if both are the same address, whatever the mode.
     pub fn same_address(&self, other: &Listener) -> bool {
         self.address() == other.address()
     }

@@ -85,7 +85,7 @@ impl StackSpec {
 pub struct ServerSpec {
     /// Data threads; 0 is as many as cores.
     pub threads: u32,
-    /// How they wait.
+    /// The way they wait.
     pub poll_mode: PollMode,
     /// Bytes that buffers of NBD clients' requests may take together, if not what suits the
     /// machine.

@@ -18,7 +18,7 @@ impl Places {
         self.spans.entry(path).or_insert(span);
     }
 
-    /// Whether `path` was given.
+    /// True if `path` was given.
     pub fn has(&self, path: &str) -> bool {
         self.spans.contains_key(path)
     }

@@ -99,7 +99,7 @@ pub enum Target {
         up_seconds: u32,
         /// Seconds for which it then misbehaves.
         down_seconds: u32,
-        /// How it does so.
+        /// The way it does so.
         faults: Faults,
     },
     /// A range of another device, whose writes are also logged.
@@ -116,7 +116,7 @@ pub enum Target {
 pub struct Delayed {
     /// Where.
     pub place: Area,
-    /// How many milliseconds later.
+    /// The delay in milliseconds.
     pub delay_ms: u32,
 }
 

@@ -1,6 +1,6 @@
 //! The arrays of a stack, and commands to their managers.
 //!
-//! Invariant: while a manager works at a command, the devices that are to become members stay
+//! Invariant: while a manager works at a command, the devices that must become members stay
 //! taken; if it hangs, until the server ends. Other commands may then come to the same array.
 
 use std::sync::Arc;

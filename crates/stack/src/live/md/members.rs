@@ -1,4 +1,4 @@
-//! Devices that are to be members: found in the stack, or opened for it, and closed again.
+//! Devices that must be members: found in the stack, or opened for it, and closed again.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,11 +27,11 @@ use crate::runtime::Refused;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec};
 use crate::used_files::Identity;
 
-/// How long contexts are waited for that are to give up a device: they do when they are asked, but
-/// for one that has I/O in flight there.
+/// The time that contexts are waited for that must give up a device: they do when they are asked,
+/// but for one that has I/O in flight there.
 const GIVE_UP_PATIENCE_NS: Ns = 1_000_000_000;
 
-/// A device that is to be a member.
+/// A device that must be a member.
 pub(super) struct Found {
     pub(super) live: Arc<LiveDevice>,
 }
@@ -79,7 +79,7 @@ impl Arrays<'_> {
         self.stack.devices.all().into_iter().find(is_it)
     }
 
-    /// All members of an array that is to be started.
+    /// All members of an array that must be started.
     pub(super) fn find_or_open_all(&self, how: &Assemble<'_>) -> Result<Vec<Found>> {
         let mut found: Vec<Found> = Vec::new();
         for word in how.members.lines().filter(|word| !word.is_empty()) {
@@ -130,12 +130,12 @@ impl Arrays<'_> {
         Ok(Found { live })
     }
 
-    /// Has nobody else begin to use a device that nobody uses. `why`: what becomes of it.
+    /// Keeps all others from a device that is not in use. `why`: the fate of the device.
     pub(super) fn take(&self, found: &Found, why: &str) -> Result<Taking> {
         self.take_checked(found, why, |_| Ok(()))
     }
 
-    /// The same of a device that `array` is to get.
+    /// The same of a device for `array`.
     pub(super) fn take_for(&self, array: &LiveDevice, found: &Found) -> Result<Taking> {
         let why = format!("is being made a member of `{}`", array.name);
         self.take_checked(found, &why, |state| {

@@ -1,8 +1,8 @@
 //! Changes of arrays while the stack is served, as mdadm's *manage* and *assemble* modes make them.
 //!
 //! Invariants:
-//! * An array that is changed is claimed, and what it is to get is taken, so that what was checked
-//!   before holds until the array's manager has done it.
+//! * An array that is changed is claimed, and its new devices are taken, so that the checks before
+//!   hold until the array's manager has done it.
 //! * A device that was opened for an array is closed when no array has it any more: once all
 //!   contexts have given it up, or, if one of them has I/O in flight there, when that has ended.
 
