@@ -71,7 +71,7 @@ enum Command {
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Open the file of a device anew, after a failed flush or when it was cut short
+    /// Open the file of a device again, after a failed flush or when it was cut short
     Reopen {
         /// The device
         #[arg(value_name = "DEV")]
@@ -104,7 +104,7 @@ enum Command {
     /// plain_idle (the sleep of idle helper threads) and stripe_idle (the sleep of threads that
     /// wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {
-        /// Print the figures, then count anew from zero
+        /// Print the figures, then count from zero
         #[arg(long)]
         reset: bool,
         /// From now on measure hold times, or do so no longer

@@ -202,7 +202,7 @@ pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
     })
 }
 
-/// Whether it can only be meant as a name: a path has a slash, or is that of a socket.
+/// True if it can only be meant as a name: a path has a slash, or is that of a socket.
 fn is_name(named: &Path) -> bool {
     folder::socket_of(named).is_some() && named.extension().is_none_or(|end| end != "sock")
 }

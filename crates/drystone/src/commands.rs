@@ -161,8 +161,8 @@ pub fn set(device: &str, attribute: &str, value: &str, args: &ClientArgs) -> Res
     Ok(())
 }
 
-/// How long the server may take to open a file and to wait for its I/O, on a file system that is
-/// slow.
+/// The time that the server may take to open a file and to wait for its I/O, on a file system that
+/// is slow.
 const REOPEN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `drystone reopen`.
@@ -200,7 +200,7 @@ pub fn iostat(
     let mut done = 0;
     loop {
         let now: Snapshot = read(client.ask("iostat", &[])?)?;
-        // A server that was started anew counts from its own start.
+        // A restarted server counts from its own start.
         before = before.filter(|before| before.uptime_ns <= now.uptime_ns);
         let rows = columns::rows(before.as_ref(), &now);
         let text = match args.json {
@@ -259,7 +259,7 @@ pub fn poll_mode(mode: Option<&str>, args: &ClientArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `drystone bench`: finds what is to be measured, then measures.
+/// `drystone bench`: finds the device to measure, then measures.
 pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
     Ok(crate::bench::run(args, &bench_subject(args)?)?)
 }

@@ -38,7 +38,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Time a client has to take its answer.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time a client may be silent before it has to connect anew.
+/// Time a client may be silent before it has to connect again.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A bound control socket; dropping it removes its path.
@@ -190,7 +190,7 @@ struct Guest {
     stream: UnixStream,
     /// [`GONE`], [`BUSY`], or the turn in which it became idle.
     state: AtomicU64,
-    /// How often any client became idle.
+    /// The number of times that any client became idle.
     turns: Arc<AtomicU64>,
 }
 

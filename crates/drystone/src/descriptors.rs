@@ -1,4 +1,4 @@
-//! How many file descriptors the process may have, and which part gets how many.
+//! The limit of file descriptors of the process, and the share of each part.
 //!
 //! The soft limit is there for programs that use select(2), which ends at 1024; this one does not.
 //! So it is raised to the hard limit at the start. A part stays for others than NBD clients: the

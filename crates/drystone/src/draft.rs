@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 use crate::output;
 
-/// Whether a path stands for the standard output.
+/// True if a path stands for the standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }

@@ -1,4 +1,4 @@
-//! How the process is to end: whether it was asked to, and what must be taken away before it does.
+//! The end of the process: the request for it, and all that must be taken away before.
 //!
 //! Invariants:
 //! - Things of the process that others can see (a socket, a mount, a loop device) are made while
@@ -20,13 +20,14 @@ use drystone_core::threads;
 /// Takes something away that others can see: a socket, a mount. May be called when it has gone.
 pub type Leaver = Box<dyn FnOnce() + Send>;
 
-/// How often and how long an end in a hurry looks whether something is still being made.
+/// The checks of an end in a hurry whether something is still being made, and the pause between
+/// two.
 const LOOKS: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long what is taken away may take.
+/// The time that what is taken away may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How the process is to end. Clones are the same; any thread may use them.
+/// The end of the process. Clones are the same; any thread may use them.
 #[derive(Clone)]
 pub struct Ending(Arc<Inner>);
 
@@ -49,12 +50,12 @@ impl Default for Ending {
 }
 
 impl Ending {
-    /// Whether the process was asked to end.
+    /// True if the process was asked to end.
     pub fn is_asked(&self) -> bool {
         self.0.asked.load(SeqCst)
     }
 
-    /// The process is to end.
+    /// The process must end.
     pub fn ask(&self) {
         self.0.asked.store(true, SeqCst);
     }
@@ -72,7 +73,7 @@ impl Ending {
 
     /// Takes everything away, the latest first, as soon as nothing is being made any more. While
     /// what is returned lives nothing more is made. A step that takes too long is not waited for:
-    /// to detach a loop device is to write back what it has, to a server that may not answer.
+    /// to detach a loop device must write back what it has, to a server that may not answer.
     pub fn leave(&self) -> impl Sized + '_ {
         let making = self.wait_for_makers();
         let (done, is_done) = channel();

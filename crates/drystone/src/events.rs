@@ -16,7 +16,7 @@ use drystone_stack::live::EventReader;
 
 use crate::output;
 
-/// How often it is looked for events: a line comes late by this at most.
+/// The pause between two reads of events: a line comes late by this at most.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Tells events until it is dropped, and then what is left.
@@ -30,7 +30,7 @@ impl Teller {
     /// Begins to tell what `reader` reads, whose events have their times by `clock`.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be made.
     pub fn start(reader: EventReader, clock: Arc<dyn Clock>) -> io::Result<Self> {
         let (end, ended) = channel();
         let tell = move || tell(reader, &*clock, &ended);

@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed.
+//! The way a command ends when it does not succeed.
 
 use std::process::ExitCode;
 

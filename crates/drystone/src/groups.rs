@@ -47,7 +47,7 @@ pub enum GroupCommand {
     Stat {
         /// The group, / for the root [default: all, each by itself]
         path: Option<String>,
-        /// Then count anew from zero; the root goes on
+        /// Then count from zero; the root goes on
         #[arg(long)]
         reset: bool,
         #[command(flatten)]

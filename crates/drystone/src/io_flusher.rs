@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 /// # Errors When the kernel does not let it be an IO flusher: it takes `CAP_SYS_RESOURCE`, which
 /// root has but in many containers. All else is done. Without it the page cache of a mount by an
 /// ordinary user is bounded by the kernel (`max_ratio` of its bdi); a user that mounts a file
-/// system on a loop device is to be told.
+/// system on a loop device must be told.
 pub fn become_one() -> io::Result<()> {
     let flusher = configure_io_flusher_behavior(true);
     // With a limit that is far it would be locked now, and later memory be refused.
@@ -29,7 +29,7 @@ pub fn become_one() -> io::Result<()> {
     Ok(flusher?)
 }
 
-/// Whether capabilities are those that the kernel asks for: in a user namespace of its own a
+/// True if capabilities are those that the kernel asks for: in a user namespace of its own a
 /// process has all of them, which count for nothing where memory is locked. The first one's map is
 /// the identity of all ids (user_namespaces(7)).
 fn is_initial_user_namespace() -> bool {

@@ -27,7 +27,7 @@ use crate::paths::identity;
 /// Bytes that are copied at a time.
 const COPY_BYTES: usize = 1 << 20;
 
-/// How long a target that is in use after a check is asked for again.
+/// The time that a target that is in use after a check is asked for again.
 const OPEN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Arguments of `drystone log-writes`.
@@ -210,8 +210,8 @@ fn list_json(log: &mut LogReader, range: &Range) -> Result<(), Failure> {
     output::print_json(&json!({ "sector_bytes": sector_bytes, "entries": entries })).map(drop)
 }
 
-/// The target that a log is replayed to: locked as a served file is, so that nobody else writes it
-/// meanwhile.
+/// The target that a log is replayed to: locked as a served file is, so that no other process
+/// writes it meanwhile.
 struct Target<'a> {
     /// `None` only while a command checks it, which may lock it.
     opened: Option<OfflineFile>,

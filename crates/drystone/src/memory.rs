@@ -1,4 +1,4 @@
-//! How much memory the process may have, and what clients may have of it.
+//! The memory that the process may have, and the part of it for clients.
 
 use std::fs;
 use std::path::Path;

@@ -67,7 +67,7 @@ pub fn fail(failure: &Failure) {
     }
 }
 
-/// Writes a line to standard error, if anybody reads it. Whatever control characters are in names
+/// Writes a line to standard error, if anybody reads it. Control characters that are in names
 /// stay in the line.
 pub fn tell(text: &str) {
     draw(&one_line(text.trim_end()));

@@ -61,19 +61,19 @@ pub struct Rescue {
     pub nbd: Option<String>,
 }
 
-/// How the default stack is changed, where it cannot be served.
+/// The way the default stack is changed, where it cannot be served.
 const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder \
     and serve that: \
      `drystone serve --print-default > stack.toml`";
 
-/// How a stack is started: [`crate::server::start`], or a test's own.
+/// The way a stack is started: [`crate::server::start`], or a test's own.
 pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
 
 /// Serves until SIGINT or SIGTERM, then drains, flushes and removes the control socket. A signal
 /// that comes before it serves stops it as soon as what has begun can be taken back in order.
 ///
 /// # Errors
-/// Whatever keeps the stack from starting, or data that could not be flushed at the end.
+/// Everything that keeps the stack from starting, or data that could not be flushed at the end.
 pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     if options.quiet {
         output::be_quiet();
@@ -117,7 +117,7 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The stack that is to be served, with all that the options say of it.
+/// The stack that must be served, with all that the options say of it.
 ///
 /// # Errors A fault of the stack, or an option that does not go with it.
 pub fn planned(options: &ServeOptions) -> Result<StackSpec, Failure> {
@@ -223,7 +223,7 @@ fn default_stack(base: &Path) -> Result<StackSpec, Failure> {
         .map_err(|report| of_default(output::load_failure(LoadError::Invalid(report))))
 }
 
-/// Says where the lines are to be found that a report on the default stack points at.
+/// Says where to find the lines that a report on the default stack points at.
 fn of_default(failure: Failure) -> Failure {
     match failure {
         Failure::Report(text) => Failure::Report(format!("{text}\n{CHANGE_DEFAULT}")),

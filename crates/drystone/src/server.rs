@@ -297,7 +297,7 @@ impl Room {
     }
 }
 
-/// How far I/O of all devices is that count it.
+/// The progress of the I/O of all devices that count it.
 fn progress(stack: &LiveStack) -> Progress {
     let mut progress = Progress::default();
     for live in stack.devices() {

@@ -2,7 +2,7 @@
 
 use drystone_stack::runtime::Runtime;
 
-/// How to stop.
+/// The kinds of a stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StopMode {
     /// Take nothing new, finish what is in flight, flush, close.

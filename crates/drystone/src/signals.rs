@@ -45,7 +45,7 @@ fn reaction(since_first: Option<Duration>) -> Reaction {
     }
 }
 
-/// Whether this process ignores `signal`, as Linux tells it (proc(5)); not, if it does not tell.
+/// True if this process ignores `signal`, as Linux tells it (proc(5)); not, if it does not tell.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -109,7 +109,7 @@ impl StopSignal {
         Ok(Self { first, ending })
     }
 
-    /// How the process is to end: what is in there is done when a second signal ends it.
+    /// The end of the process: what is in there is done when a second signal ends it.
     pub fn ending(&self) -> &Ending {
         &self.ending
     }

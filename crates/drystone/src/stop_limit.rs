@@ -15,16 +15,16 @@ use std::time::Duration;
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::threads;
 
-/// How long I/O in flight and the last superblocks of arrays may take together once no file is open
-/// any more, and how long a standstill may: four times as long as a request may before it counts as
-/// lost (30 s), since one of each may come after the other.
+/// The time that I/O in flight and the last superblocks of arrays may take together once no file is
+/// open any more, and how long a standstill may: four times as long as a request may before it
+/// counts as lost (30 s), since one of each may come after the other.
 pub const STOP_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long a standstill may take with a flush in it, and how long there may be flushes once no
-/// file is open any more: in that time a disk that writes 20 MB/s writes 12 GB.
+/// The time that a standstill may take with a flush in it, and how long there may be flushes once
+/// no file is open any more: in that time a disk that writes 20 MB/s writes 12 GB.
 pub const FLUSH_LIMIT: Duration = Duration::from_secs(600);
 
-/// How often it is looked whether I/O ends.
+/// The pause between two checks whether I/O ends.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The limit of what is done while it lives.
@@ -39,7 +39,7 @@ impl StopLimit {
     /// `look` tells how far I/O is.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be made.
     pub fn of_end(
         clock: Arc<dyn Clock>,
         look: impl FnMut() -> Progress + Send + 'static,
@@ -54,7 +54,7 @@ impl StopLimit {
     /// `look` tells how far I/O is.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// When no thread can be made.
     pub fn of_standstill(
         clock: Arc<dyn Clock>,
         look: impl FnMut() -> Progress + Send + 'static,
@@ -90,7 +90,7 @@ impl StopLimit {
     }
 }
 
-/// How far I/O of all devices is.
+/// The progress of the I/O of all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// I/Os that have begun and not ended.
@@ -126,7 +126,7 @@ impl Standstill {
     }
 }
 
-/// How long the end of a stop has taken, with a flush in flight and without.
+/// The time that the end of a stop has taken, with a flush in flight and without.
 #[derive(Debug)]
 struct Spent {
     until: Ns,

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// How often and how long to wait for another server that is starting at the same path.
+/// The tries, and the pause between two of them, while another server starts at the same path.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// The ending of a lock file's name, after the name of its socket.
@@ -90,7 +90,7 @@ pub fn holder(stream: &UnixStream) -> Option<i32> {
     rustix::net::sockopt::socket_peercred(stream).ok().map(|peer| peer.pid.as_raw_nonzero().get())
 }
 
-/// The lock of a socket's path: a file of one's own beside it, which is there as long as the lock
+/// The lock of a socket's path: a separate file beside it, which is there as long as the lock
 /// is held. One that a killed server has left is taken over.
 struct Lock {
     path: PathBuf,

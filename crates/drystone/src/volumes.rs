@@ -153,7 +153,7 @@ pub struct Force {
     force: bool,
 }
 
-/// How long to wait until a volume is quiet.
+/// The time to wait until a volume is quiesced.
 #[derive(Debug, Args)]
 pub struct Within {
     /// How long to wait until the volume is quiet; then all is as before [default: 30s]
@@ -214,7 +214,7 @@ pub fn run(command: &VolumeCommand) -> Result<(), Failure> {
 struct Request {
     command: &'static str,
     arguments: Vec<(&'static str, String)>,
-    /// How long the server may work at it.
+    /// The time that the server may work at it.
     time: Duration,
 }
 

@@ -38,7 +38,7 @@ clients = { "uid:UID" = "tenants/b" }
 /// The state that no refused command changes.
 const STATE: &[&[&str]] = &[&["group", "list"]];
 
-/// How long a server may take for what has happened to it.
+/// The time that a server may take for what has happened to it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The stack, with this process's user among the clients.

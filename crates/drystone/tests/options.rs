@@ -254,7 +254,7 @@ fn leaves(command: &clap::Command, path: &str) -> Vec<(String, clap::Command)> {
     found
 }
 
-/// Whether the words of the command stand in the form, with others between at most.
+/// True if the words of the command stand in the form, with others between at most.
 fn is_of(form: &str, path: &str) -> bool {
     let mut words = form.split(' ');
     let mut path = path.split(' ');
@@ -410,7 +410,7 @@ impl Rig {
         }
     }
 
-    /// Whether the command line alone is refused; nothing that would run does.
+    /// True if the command line alone is refused; nothing that would run does.
     fn is_refused(&self, form: &str, option: &Opt) -> bool {
         let line = format!("{} {}", without(form, option), option.line());
         Cli::command().no_binary_name(true).try_get_matches_from(words(&line)).is_err()

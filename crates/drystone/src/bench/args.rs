@@ -72,7 +72,7 @@ pub struct BenchArgs {
 }
 
 impl BenchArgs {
-    /// How the threads wait.
+    /// The way the threads wait.
     pub fn mode(&self) -> PollMode {
         if self.poll { PollMode::Poll } else { self.poll_mode }
     }
@@ -86,7 +86,7 @@ impl BenchArgs {
         }
     }
 
-    /// Whether its I/Os are writes.
+    /// True if its I/Os are writes.
     pub fn writes(&self) -> bool {
         matches!(self.rw, Pattern::Write | Pattern::Randwrite)
     }

@@ -1,4 +1,4 @@
-//! Contents of a device that a benchmark is to write to.
+//! Contents of a device that a benchmark would overwrite.
 
 use anyhow::{Context as _, ensure};
 use drystone_bench::failure;

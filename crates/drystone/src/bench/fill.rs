@@ -25,7 +25,7 @@ pub fn check(device: &dyn Device) -> anyhow::Result<()> {
 /// Writes all of the device, with bytes that are not zero.
 ///
 /// # Errors
-/// When memory is short, a write fails, or it is to stop.
+/// When memory is short, a write fails, or it must stop.
 pub fn fill(
     cx: &mut Context,
     index: DevIndex,

@@ -32,7 +32,7 @@ struct Run<'a> {
     stop: Stop,
 }
 
-/// How long a Ctrl-C may be unnoticed.
+/// The time that a Ctrl-C may be unnoticed.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// Observations of the watcher in the measured time.
@@ -248,7 +248,7 @@ impl Run<'_> {
         })
     }
 
-    /// Waits, but no longer than until it is to stop.
+    /// Waits, but no longer than until it must stop.
     fn pause(&self, crew: &Crew<'_, '_>, end: Instant) -> anyhow::Result<()> {
         while Instant::now() < end && !self.stop.is_asked() {
             crew.pause(end.min(Instant::now() + GLANCE))?;

@@ -60,6 +60,6 @@ pub struct At<'a> {
     pub locks: &'a Arc<LockCounters>,
     /// The lowest number of a descriptor that no client gets: the rest is for others.
     pub descriptors_max: i32,
-    /// How the process is to end.
+    /// The end of the process.
     pub ending: &'a Ending,
 }

@@ -44,7 +44,7 @@ impl LogReader {
         Ok(LogReader { file, path: path.to_owned(), log, number: 0, at, data: (0, 0) })
     }
 
-    /// How many entries it has.
+    /// The number of entries that it has.
     pub(super) fn entries(&self) -> u64 {
         self.log.entries
     }

@@ -37,7 +37,7 @@ pub struct TestArgs {
 }
 
 impl TestArgs {
-    /// How a command ends that was `told` of arrays.
+    /// The way a command ends that was `told` of arrays.
     pub fn judged(self, told: Result<Vec<ArrayReport>, Failure>) -> Result<(), Failure> {
         match told {
             told if !self.test => told.map(drop),

@@ -24,7 +24,7 @@ use super::member::{Device, check_names};
 use crate::failure::Failure;
 use crate::output;
 
-/// Where a device is to be missing.
+/// Where a device must be missing.
 const MISSING: &str = "missing";
 
 /// Arguments of `drystone md create`; the options are mdadm's. A number without a unit is in KiB.

@@ -61,7 +61,7 @@ pub fn run(args: &ExamineArgs) -> Result<(), Failure> {
     failure.map_or(Ok(()), Err)
 }
 
-/// How a device is shown.
+/// The way a device is shown.
 enum Shown {
     Text(String),
     Json(Value),

@@ -64,7 +64,7 @@ fn role(found: &Superblock) -> Value {
     }
 }
 
-/// How many devices each role has, as this superblock knows it.
+/// The number of devices that each role has, as this superblock knows it.
 fn states(found: &Superblock) -> Vec<usize> {
     let disks = found.raid_disks.min(ROLES_MAX as u32);
     let count = |role| found.roles.iter().filter(|own| u32::from(**own) == role).count();

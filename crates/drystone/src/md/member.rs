@@ -1,4 +1,4 @@
-//! A file or block device that is, or is to be, a member of an array.
+//! A file or block device that is, or will be, a member of an array.
 
 use std::fs::File;
 use std::io;
@@ -36,12 +36,12 @@ enum OpenDevice {
 }
 
 impl Device {
-    /// Opens a device for writing; nobody else may have it.
+    /// Opens a device for writing; no other process may have it.
     pub fn for_writing(path: &Path) -> Result<Self, Failure> {
         Self::locked(path, false)
     }
 
-    /// Opens a device that nobody else may have, or, to be read, that nobody else may write.
+    /// Opens a device that no other process may have, or, for reading, that none may write.
     pub fn locked(path: &Path, read_only: bool) -> Result<Self, Failure> {
         let file =
             OfflineFile::open(path, read_only).map_err(|e| Failure::Refused(e.to_string()))?;

@@ -16,7 +16,7 @@ use crate::output;
 
 /// Width of a progress bar.
 const BAR: u64 = 20;
-/// How often it is asked whether a synchronisation is over.
+/// The pause between two checks whether a synchronisation is over.
 const WAIT_PAUSE: Duration = Duration::from_millis(200);
 
 /// Arguments of `drystone md status`.

@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const MOMENT: Duration = Duration::from_millis(10);
 const MOMENTS: u32 = 30;
 
-/// How long a first request may take until it counts as never answered.
+/// The time that a first request may take until it counts as never answered.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Devices that appear as files at one place.
@@ -129,7 +129,7 @@ impl Files {
         }
     }
 
-    /// Makes loop devices of all files, unless the process is to end meanwhile. The workers must
+    /// Makes loop devices of all files, unless the process must end meanwhile. The workers must
     /// serve.
     ///
     /// # Errors The words of `losetup`, or that there can be no thread.

@@ -12,7 +12,8 @@ use std::time::Duration;
 use drystone_core::threads;
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 
-/// How long the device may take to tell what it holds: it may stand on a disk that does not answer.
+/// The time that the device may take to tell what it holds: it may stand on a disk that does not
+/// answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A command to try on `device`; none if nothing is certain to do no harm.

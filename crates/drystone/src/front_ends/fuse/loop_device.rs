@@ -119,7 +119,7 @@ pub fn tell_of_lost() {
     }
 }
 
-/// Whether the kernel's name is that of a file whose mount is in no folder: it then begins at the
+/// True if the kernel's name is that of a file whose mount is in no folder: it then begins at the
 /// mount's own root, which is the file, or the folder that the file is in.
 fn is_lost(name: &[u8], exists: impl Fn(&Path) -> bool) -> bool {
     let is_removed = name.ends_with(REMOVED);
@@ -158,7 +158,7 @@ fn attachment(device: &Path) -> Option<Vec<u8>> {
     Some(told(device, "diskseq").unwrap_or(file))
 }
 
-/// Whether the kernel's name is that of the file, or of one in that folder. A file may have been
+/// True if the kernel's name is that of the file, or of one in that folder. A file may have been
 /// removed since, or have a name that looks so.
 fn names_file(name: &[u8], file: &Path) -> bool {
     let removed = name.strip_suffix(REMOVED);

@@ -19,7 +19,7 @@ use drystone_exports::fuse::server::Kind;
 use super::loop_device::LoopDevice;
 use crate::output;
 
-/// How long a server may take to say that it is there: one that is alive needs less than a
+/// The time that a server may take to say that it is there: one that is alive needs less than a
 /// millisecond, and a person waits.
 const PATIENCE: Duration = Duration::from_secs(3);
 
