@@ -64,7 +64,7 @@ struct ServeVariantArgs {
     /// What the members are
     #[arg(value_parser = ["ram", "disks"])]
     kind: String,
-    /// How many there are
+    /// Their number
     #[arg(value_parser = clap::value_parser!(u32).range(3..=64))]
     members: u32,
     /// Bytes of each

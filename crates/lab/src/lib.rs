@@ -52,7 +52,7 @@ pub use outcome::{Curve, Machine, Outcome, Plot};
 pub use row::Row;
 pub use table::Table;
 
-/// How an experiment is run.
+/// The parameters of an experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Runs of each variant, in turns; at least 1.

@@ -239,7 +239,7 @@ pub struct Pages {
     outcomes: Vec<(&'static Mail, Outcome)>,
 }
 
-/// Whether [`run_all`] runs it.
+/// True if [`run_all`] runs it.
 pub fn is_of_a_mail(experiment: &Experiment) -> bool {
     MAILS.iter().any(|mail| mail.experiment == experiment.name)
 }

@@ -69,7 +69,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Classes that are no waits for a lock: contexts that linger, and helpers without work.
 const NO_LOCKS: [LockClass; 2] = [LockClass::SchedulerGrant, LockClass::PlainIdle];
 
-/// How long the lanes run before anything is counted.
+/// The time that the lanes run before anything is counted.
 pub fn warmup_ns(runtime_ns: u64) -> u64 {
     (runtime_ns / 10).clamp(20_000_000, 500_000_000)
 }

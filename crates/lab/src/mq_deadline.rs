@@ -38,7 +38,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Size of both devices. Whatever is read from the file is far more than a processor's cache.
+/// Size of both devices: far more than a processor's cache.
 const SIZE_BYTES: u64 = 256 << 20;
 
 /// Tags of the null device: more than 32 threads have in flight (128), with as many again for

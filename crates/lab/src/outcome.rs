@@ -46,7 +46,7 @@ pub struct Outcome {
     pub date: String,
     /// Where it ran.
     pub machine: Machine,
-    /// How it was run.
+    /// The parameters of the run.
     pub parameters: Vec<(&'static str, Value)>,
     /// Everything that was measured.
     pub rows: Vec<Row>,
@@ -91,7 +91,7 @@ pub(crate) fn facts(machine: &Machine, date: &str) -> String {
 }
 
 impl Outcome {
-    /// Says so on its pages if it was to end early.
+    /// Says so on its pages if it had to end early.
     pub(crate) fn ended_early(mut self, options: &Options) -> Self {
         if options.stop.is_asked() {
             let text =

@@ -325,7 +325,7 @@ fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
     remarks
 }
 
-/// How the longest read of all runs beside writers compares with the expiry.
+/// The way the longest read of all runs beside writers compares with the expiry.
 fn longest_read(row: &Row) -> Option<String> {
     row.median("write_p99_ns").filter(|_| row.variant == "ours")?;
     let longest = row.values("read_max_ns")?.iter().copied().fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! How far an experiment is, and whether it is to end early.
+//! The progress of an experiment, and the request to end it early.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use drystone_bench::Stop;
 use crate::{Options, Say};
 
 impl Options {
-    /// The runs of a point: all of them, or fewer, but one at least, when it is to end early.
+    /// The runs of a point: all of them, or fewer, but one at least, when it must end early.
     pub(crate) fn turns(&self) -> impl Iterator<Item = u32> + use<> {
         let stop = self.stop.clone();
         (0..self.runs).take_while(move |run| *run == 0 || !stop.is_asked())
@@ -28,7 +28,7 @@ impl Steps {
     }
 
     /// Says which point comes, and how long it and those after it take if they take as long as
-    /// those before. False: it is to end early, with what it has; one point it has at least.
+    /// those before. False: it must end early, with what it has; one point it has at least.
     pub(crate) fn next(&mut self, point: &str, say: Say<'_>) -> bool {
         if self.begun > 0 && self.stop.is_asked() {
             return false;

@@ -60,7 +60,7 @@ fn unnamed(folder: &Path) -> io::Result<File> {
     Ok(File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
-/// Made in a new folder that nobody else may enter, from which it is taken at once.
+/// Made in a new folder that no other user may enter, and unlinked at once.
 fn unlinked(folder: &Path) -> io::Result<File> {
     let own = own_folder(folder)?;
     let path = own.join("file");

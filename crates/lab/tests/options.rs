@@ -108,7 +108,7 @@ fn value(option: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("--{option} has no value in VALUES")).1
 }
 
-/// Whether the experiment names the option among those that have no effect on it, or writes to
+/// True if the experiment names the option among those that have no effect on it, or writes to
 /// --folder.
 fn is_ignored_by_design(form: &str, option: &str) -> bool {
     let experiment =

@@ -65,7 +65,7 @@ const COLUMNS: [(&str, &str, &[&str]); 6] = [
     ),
 ];
 
-/// An experiment that is to end early has what it measured until then, whatever its tables lack.
+/// An experiment that must end early has what it measured until then, whatever its tables lack.
 #[test]
 fn an_experiment_can_end_early() {
     for (name, columns, more) in COLUMNS {

@@ -14,7 +14,7 @@ use drystone_core::ring::Engine;
 use super::cores;
 use crate::row::spread;
 
-/// How often it is woken.
+/// The wake-ups of a measurement.
 const WAKES: usize = 2000;
 /// From one time to the next: long enough to fall asleep.
 const PAUSE: Duration = Duration::from_micros(60);

@@ -82,7 +82,7 @@ pub struct Cores<N> {
     pub now: Ps,
     pub random: Random,
     costs: Costs,
-    /// How long a core is away after each slice.
+    /// The time that a core is away after each slice.
     away_ps: Ps,
     cores: Vec<Core>,
     threads: Vec<Thread<N>>,
@@ -136,7 +136,7 @@ impl<N: Copy> Cores<N> {
         matches!(self.threads[thread].state, ThreadState::OnCore(_))
     }
 
-    /// Whether anybody can ever go on by itself.
+    /// True if anybody can ever go on by itself.
     pub fn is_alive(&self) -> bool {
         !self.events.is_empty()
     }

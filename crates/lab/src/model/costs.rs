@@ -37,7 +37,7 @@ pub fn two_cores() -> anyhow::Result<[usize; 2]> {
     Ok([a, b])
 }
 
-/// Whether two cores are hardware threads of one, as far as the kernel says.
+/// True if two cores are hardware threads of one, as far as the kernel says.
 pub fn are_siblings([a, b]: [usize; 2]) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{a}/topology/thread_siblings_list");
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -149,7 +149,7 @@ where
 /// ns for a line to come from the other core: two threads that answer each other on it.
 fn line_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<f64> {
     let line = CachePadded::new(AtomicU64::new(0));
-    // Not even looking at `done` but every now and then: nothing else is to be in the way.
+    // Not even looking at `done` but every now and then: nothing else must be in the way.
     let await_parity = |parity: u64, done: &AtomicBool| {
         let mut looks = 0u32;
         loop {
@@ -244,7 +244,7 @@ fn slice_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// How often the calling thread was put off its core (`proc_pid_status(5)`).
+/// The number of times that the calling thread was put off its core (`proc_pid_status(5)`).
 fn put_off() -> anyhow::Result<u64> {
     let path = "/proc/thread-self/status";
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;

@@ -38,13 +38,13 @@ pub enum Act {
 pub struct Section {
     /// Which lock.
     pub lock: usize,
-    /// How often in a batch (those that take: at least this often).
+    /// Its repetitions in a batch (those that take: at least this often).
     pub times: u32,
     /// The work.
     pub act: Act,
     /// The way of a thread that comes while it is taken.
     pub loser: Loser,
-    /// How long it is held; for [`Act::InsertAndTakeAll`], for each I/O.
+    /// The time that it is held; for [`Act::InsertAndTakeAll`], for each I/O.
     pub hold_ps: Ps,
     /// Lines besides the lock's that a holder on another core than the last has to fetch.
     pub lines: u32,
@@ -87,7 +87,7 @@ pub struct Costs {
     pub wake_ps: Ps,
     /// From then until the sleeper could run.
     pub latency_ps: Ps,
-    /// How long a thread keeps its core while others want it.
+    /// The time that a thread keeps its core while others want it.
     pub slice_ps: Ps,
 }
 
@@ -104,7 +104,7 @@ pub struct Setting {
     pub time_ps: Ps,
     /// Share of the cores that is had: they are away for the rest, after about a slice each time.
     pub had: f64,
-    /// How far the time outside strays from its mean: evenly, by up to this share.
+    /// The spread of the time outside around its mean: evenly, by up to this share.
     pub jitter: f64,
     /// Start of the generator of that.
     pub seed: u64,

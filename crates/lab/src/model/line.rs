@@ -12,7 +12,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// How long `core` waits for it from `now` on.
+    /// The time that `core` waits for it from `now` on.
     pub fn fetch(&mut self, core: usize, now: Ps, line_ps: Ps) -> Ps {
         let moves = self.owner.replace(core).is_some_and(|owner| owner != core);
         if moves {

@@ -56,7 +56,7 @@ impl Fit {
             && (self.before.contention - row.contention).abs() < 0.02
     }
 
-    /// How far the row after is missed.
+    /// The error of the row after.
     pub fn error(&self) -> f64 {
         self.after.iops / AFTER.iops - 1.0
     }

@@ -137,7 +137,7 @@ fn check(
         let values: Vec<f64> = samples.iter().map(of).collect();
         spread(&values).map_or(f64::NAN, |(_, median, _)| median)
     };
-    // Without a scheduler nobody waits or sleeps: what it lacks of its cores was not to be had.
+    // Without a scheduler no thread waits or sleeps: the rest of its cores was not available.
     let none = VARIANTS.iter().position(|variant| variant.name == "none");
     let used = none.map_or(1.0, |none| median(&samples[none], |sample| sample.cores_used));
     let had = (used / f64::from(threads).min(cores as f64)).min(1.0);

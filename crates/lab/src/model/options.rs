@@ -1,6 +1,6 @@
-//! How a model is run, as a user says it.
+//! The parameters of a model, as a user says them.
 
-/// How a model is run.
+/// The parameters of a model.
 #[derive(Clone, Debug)]
 pub struct ModelOptions {
     /// Numbers of cores to model, ascending.

@@ -205,7 +205,7 @@ impl Page {
         ("The mail's pair, null_blk, 32 threads".to_owned(), table(&head, lines), remarks)
     }
 
-    /// How far a variant's figure for so many cores may be off: by its worst check, and beyond the
+    /// The error bound of a variant's figure for so many cores: by its worst check, and beyond the
     /// cores at hand also by the mail's row after, the only one of many cores.
     fn doubt(&self, one: &Studied, cores: u32) -> f64 {
         let own = worst(&one.checks()).map_or(0.0, |check| check.error().abs());

@@ -19,7 +19,7 @@ use super::cores::Cores;
 use super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
 use super::line::Line;
 
-/// How often a context that waits offers its core before it sleeps, as `core::sync` does.
+/// A waiting context offers its core so many times before it sleeps, as `core::sync` does.
 const YIELDS: u32 = 40;
 
 /// The next step of a thread after its operation.

@@ -19,7 +19,7 @@ impl Studied {
     pub(super) fn checks(&self) -> Vec<Check> {
         self.points.iter().map(|(check, ..)| *check).collect()
     }
-    /// How a thread goes on that finds the main lock, that of dispatching, taken.
+    /// The way a thread goes on that finds the main lock, that of dispatching, taken.
     pub(super) fn loser(&self) -> Option<Loser> {
         self.design.sections.last().map(|section| section.loser)
     }

@@ -1,8 +1,8 @@
 //! The variants of the experiment `mq-deadline` as designs, with costs measured in this run.
 //!
 //! Measured of each variant, with one thread: processor time of an I/O, how often which lock is
-//! taken, and for how long it is held. What is not measured but read from the code stands here as
-//! constants, each with its reason.
+//! taken, and for how long it is held. Figures that are read from the code instead of measured
+//! stand here as constants, each with its reason.
 
 use anyhow::Context as _;
 use drystone_core::sync::{ClassStats, LockClass};
@@ -41,7 +41,7 @@ pub struct Measured {
     pub staging: Held,
 }
 
-/// How a lock was held, with the cost of measuring that taken off.
+/// The hold of a lock, with the cost of measuring that taken off.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Times taken for an I/O.
@@ -203,7 +203,7 @@ mod tests {
         Measured { name, note: None, cpu_ns: 100.0, main, staging }
     }
 
-    /// Whatever a design is, one thread with it takes what was measured.
+    /// With every design one thread takes the time that was measured.
     #[test]
     fn one_thread_takes_what_was_measured() {
         let costs = Costs { line_ps: 50_000, slice_ps: 1_000_000, ..Costs::default() };

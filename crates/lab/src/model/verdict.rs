@@ -1,4 +1,4 @@
-//! How far the model is off, and which effect it then lacks, as its own figures tell.
+//! The error of the model, and the effect that it then lacks, as its own figures tell.
 
 use super::design::Loser;
 use crate::outcome::threads_text;

@@ -5,7 +5,7 @@
 //! kernel's request, and sleeps instead.
 //!
 //! Invariant: when a request is answered nothing of it is in flight, so the memory of a write can
-//! be filled anew.
+//! be filled again.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;

@@ -49,7 +49,7 @@ pub struct Task {
     pub variant: String,
     /// The members are simulated disks, not RAM.
     pub disks: bool,
-    /// How many members there are, parity included.
+    /// The number of members, parity included.
     pub members: u32,
     /// Bytes of each.
     pub member_bytes: u64,

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 const ANSWER: Duration = Duration::from_secs(60);
 
 /// Runs a program until it ends or `look`, which is told for how long it has run, has an error:
-/// then it is killed, and not waited for, since it may be stuck. What it printed.
+/// then it is killed, and not waited for, since it may be stuck. The result is its output.
 ///
 /// # Errors
 /// That of `look`, or what the program says.

@@ -100,7 +100,7 @@ impl Ticket {
         }
     }
 
-    /// For the thread: sleep until all that was added has ended. What their ends wrote is seen.
+    /// For the thread: sleep until all that was added has ended. Their writes are visible then.
     pub fn wait(&self, user: &LockCounters) {
         self.sleeper.prepare(user);
         if self.left.fetch_sub(1, AcqRel) > 1 {

@@ -70,7 +70,7 @@ struct Shard {
     blocked: bool,
 }
 
-/// A stripe, without its data; `W` is what writes are to it.
+/// A stripe, without its data; `W` is the type of its writes.
 pub struct Stripe<W> {
     shard: usize,
     sector: AtomicU64,

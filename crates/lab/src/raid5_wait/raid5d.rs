@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! * A stripe in this thread's hands has a reference of its own until it is `done`; from its first
-//!   I/O to the last of its writes it is in nobody else's.
+//!   I/O to the last of its writes no other thread has it.
 //! * `valid` are the pages that hold what the members do. A page is away while its I/O is in
 //!   flight.
 
@@ -22,10 +22,10 @@ const BATCH: usize = 8;
 /// The I/O of a flush, which belongs to no stripe.
 const FLUSH: u64 = u64::MAX;
 
-/// How parity is computed.
+/// The way in which parity is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// From what changes: the old data of the written pages and the old parity are needed.
+    /// From the changes: the old data of the written pages and the old parity are needed.
     Modify,
     /// From all data: that of the pages that are not written is needed.
     Reconstruct,
@@ -235,7 +235,7 @@ impl Raid5d {
         let writes = std::mem::take(&mut self.states[number as usize].writes);
         self.shared.written.fetch_add(writes.len() as u64, Relaxed);
         for Page { data, ticket, .. } in writes {
-            // Its owner fills it anew as soon as the last has ended.
+            // Its owner fills it again as soon as the last has ended.
             drop(data);
             ticket.end(&locks);
         }

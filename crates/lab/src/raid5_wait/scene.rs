@@ -44,7 +44,7 @@ pub enum Members {
 pub struct Scene {
     /// Its members.
     pub members: Members,
-    /// How many there are, parity included.
+    /// Their number, parity included.
     pub disks: u32,
     /// Threads.
     pub threads: u32,

@@ -77,7 +77,7 @@ fn the_mailed_way_loses_a_wake_up() {
     assert_eq!(waits(Scheme::Sharded), (1, true));
 }
 
-/// Stripes are found again by their sector, free or not, and made anew the longest free first.
+/// Stripes are found again by their sector, free or not, and reused the longest free first.
 #[test]
 fn stripes_are_found_by_their_sector() {
     let user = user();
@@ -168,7 +168,7 @@ fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
     compare(&layout, &at, &members, &files);
 }
 
-/// Writes every 37th page anew, one in each bio.
+/// Rewrites every 37th page, one in each bio.
 fn rewrite_pages(array: &dyn Array, files: &mut [u8]) {
     let (mut writer, data) = (array.writer(), load::content(77, SMALL));
     for page in (0..files.len()).step_by(37 * 4096) {

@@ -1,6 +1,6 @@
 //! `mq-deadline` as Linux 6.12 has it: one lock for everything.
 //!
-//! A batch is inserted under the lock, and each request is dispatched under the lock, taken anew
+//! A batch is inserted under the lock, and each request is dispatched under the lock, taken again
 //! (`dd_insert_requests`, `dd_dispatch_request`). Linux also takes it for each bio to look for a
 //! merge; here merging happens as a batch is inserted, which is kinder to the lock.
 //!

@@ -9,7 +9,7 @@
 //! Its faults, each shown by a test:
 //! * A batch is spliced to the front of its staging list: batches arrive in reverse.
 //! * A deadline (and the age of a class) counts from when a bio enters the trees, not from its
-//!   submission. Here its `start_ns` is set anew, so the latency that the queue counts lacks the
+//!   submission. Here its `start_ns` is reset, so the latency that the queue counts lacks the
 //!   time before, too.
 //! * What is staged cannot be merged into and is not counted as queued.
 //! * A caller that finds the dispatch bit set leaves, though its bios may have come after the

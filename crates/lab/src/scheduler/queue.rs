@@ -37,7 +37,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Whether requests have ended since.
+    /// True if requests have ended since.
     pub(super) fn is_old(&self, host: &mut impl Host) -> bool {
         (0..CLASSES).any(|class| self.closed[class] + host.ended(class) != self.ended[class])
     }
@@ -111,7 +111,7 @@ impl Queue {
         Outcome::Granted
     }
 
-    /// Channels whose bios are kept for want of tags are to know it; those whose bios came before
+    /// Channels whose bios are kept for want of tags must know it; those whose bios came before
     /// were told before.
     #[cold]
     fn no_tag(&mut self, host: &mut impl Host) -> Outcome {

@@ -12,7 +12,7 @@ use drystone_throttle::ThrottleChannel;
 
 use super::queue::direction;
 
-/// Whom a channel asks whether a bio may pass.
+/// The authority that a channel asks whether a bio may pass.
 pub trait Gate: Send {
     /// Charge and count `bio` at `now` (the time of the submission by itself), which passes then.
     ///

@@ -3,7 +3,7 @@
 //! taken, and the group charged, as before.
 //!
 //! Linux reads under RCU; here each channel keeps a copy and looks whether it is the current one
-//! ([`drystone_core::Published`]). What is charged is found by a second look-up, under the lock.
+//! ([`drystone_core::Published`]). A second look-up, under the lock, finds the counters to charge.
 
 use std::sync::Arc;
 

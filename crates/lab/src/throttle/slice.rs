@@ -4,7 +4,7 @@
 //! Invariants:
 //! * `bytes` and `ios` are what was charged since `start`.
 //! * A slice is as long as anything waits for it; else the one after its end begins with nothing
-//!   charged. What was saved is lost, and what was spent forgiven.
+//!   charged. Unused budget is lost, and overdrawn budget forgiven.
 
 use drystone_core::clock::Ns;
 
@@ -26,19 +26,19 @@ pub(super) struct Slice {
 /// Bytes and I/Os a second.
 pub(super) type Rates = (Option<u64>, Option<u64>);
 
-/// How much of `rate` passes in so many slices.
+/// The amount that passes at `rate` in so many slices.
 fn allowed(rate: u64, slices: u64) -> u64 {
     rate.saturating_mul(slices) / SLICES_A_SECOND
 }
 
-/// How long `amount` takes at `rate`.
+/// The time that `amount` takes at `rate`.
 fn time_of(amount: u64, rate: u64) -> Ns {
     let exact = u128::from(amount) * 1_000_000_000 / u128::from(rate);
     exact.min(u128::from(u64::MAX / 2)) as Ns
 }
 
 impl Slice {
-    /// How long an I/O of `bytes` has to wait at `now`; 0 if it may pass.
+    /// The time that an I/O of `bytes` has to wait at `now`; 0 if it may pass.
     pub(super) fn wait(&mut self, now: Ns, rates: Rates, bytes: u64) -> Ns {
         self.extend(now);
         let elapsed = now.saturating_sub(self.start);

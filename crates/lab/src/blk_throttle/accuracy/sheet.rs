@@ -16,7 +16,7 @@ pub(super) struct Flow {
     pub(super) depth: usize,
     /// It wants no more than so many a second.
     pub(super) wants: Option<u64>,
-    /// The rate that it is to get, I/Os a second: in the first half, and in the second.
+    /// The rate that it must get, I/Os a second: in the first half, and in the second.
     pub(super) asked: [f64; 2],
 }
 
@@ -66,7 +66,7 @@ fn rbps(limit: u64) -> Change {
     Change { rbps: Some(Some(limit)), ..Change::default() }
 }
 
-/// Reads of `bytes` in a group, which is to have `asked` I/Os a second of them.
+/// Reads of `bytes` in a group, which must have `asked` I/Os a second of them.
 fn reads(group: &'static str, bytes: u64, depth: usize, asked: f64) -> Flow {
     let (name, asked) = (group, [asked; 2]);
     Flow { name, group, is_write: false, bytes, depth, wants: None, asked }

@@ -93,7 +93,7 @@ impl Taken {
 }
 
 impl Sheet {
-    /// The share that a flow is to have, in the sheet's unit.
+    /// The share that a flow must have, in the sheet's unit.
     pub(super) fn share(&self, flow: usize, half: usize) -> f64 {
         let flow = &self.flows[flow];
         self.unit.of(flow.asked[half], flow.bytes)

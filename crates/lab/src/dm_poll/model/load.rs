@@ -7,7 +7,7 @@ use crate::model::design::Ps;
 /// the head of the inbox.
 pub const FOREIGN_LINES: u64 = 2;
 
-/// How threads learn of ends.
+/// The way in which threads learn of ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The device's core tells them, and wakes them if they sleep.
@@ -76,7 +76,7 @@ pub struct Figures {
     pub open: u64,
 }
 
-/// How much longer than half of all requests the one at `share` of them takes.
+/// The factor by which the request at `share` of all takes longer than half of them.
 pub fn times_as_long(share: f64) -> f64 {
     let (mut from, mut least) = (TAIL[0].0, TAIL[0].1);
     for (to, most) in TAIL {

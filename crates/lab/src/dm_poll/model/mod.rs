@@ -41,7 +41,7 @@ use page::Page;
 use points::{IoCostsOf, Point};
 use seeds::{SEED, figures};
 
-/// How far the time of a submission strays from its mean, evenly.
+/// The spread of the time of a submission around its mean, evenly.
 const JITTER: f64 = 0.5;
 /// Longest time that is simulated.
 const LONGEST_PS: Ps = 300_000_000_000;

@@ -16,7 +16,7 @@ use crate::model::line::Line;
 pub struct Part {
     /// When the member has done it.
     pub at: Ps,
-    /// Whose it is, and which of its bios.
+    /// Its owner, and which of the owner's bios.
     pub thread: usize,
     pub slot: usize,
     pub member: usize,
@@ -29,7 +29,7 @@ pub struct Part {
 pub struct Queue {
     /// Of the lock's word, which every look writes to.
     pub word: Line,
-    /// Of what the lock protects.
+    /// The lines that the lock protects.
     pub inside: Line,
     /// Of the end of the arrivals, which submitters write to and pollers read.
     pub tail: Line,
@@ -93,7 +93,7 @@ impl Device {
         told
     }
 
-    /// Whether it is to go away at `now`.
+    /// True if it must go away at `now`.
     pub fn is_over(&self, now: Ps) -> bool {
         self.telling.is_none() && now >= self.had_until
     }

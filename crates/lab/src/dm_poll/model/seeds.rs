@@ -7,7 +7,7 @@ use crate::model::design::{Costs, Ps, Setting};
 /// The first seed; each figure is the mean of so many runs with seeds of their own.
 pub(super) const SEED: u64 = 1;
 pub(super) const SEEDS: u64 = 3;
-/// How often as much time is modelled as was asked for, where nothing ended in that.
+/// The multiples of the requested time that are modelled in turn, until something ends.
 const STRETCHES: [Ps; 4] = [1, 4, 16, 64];
 
 /// The mean of some seeds. On a busy machine, whose devices hardly had a core, a short time may

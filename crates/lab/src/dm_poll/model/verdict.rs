@@ -1,4 +1,4 @@
-//! How far the model is off, and what it lacks.
+//! The error of the model, and the effects that it lacks.
 
 use super::load::Way;
 use super::points::{Point, had};
