@@ -23,7 +23,7 @@ const STACK: usize = 256 << 10;
 pub enum Pause {
     /// Others may go on first.
     Step,
-    /// It looks for what others have to do, in vain so far.
+    /// It polls for the work of others, without success so far.
     Spin,
     /// It waits for what was noted with the world.
     Sleep,

@@ -3,7 +3,7 @@
 /// I/Os that are done; all others are left out, when a failure is made smaller.
 pub type Keep = std::collections::BTreeSet<u64>;
 
-/// Everything that a scenario is to do.
+/// Everything that a scenario must do.
 #[derive(Clone, Debug, Default)]
 pub struct Order {
     /// The seed.

@@ -24,7 +24,7 @@ pub struct Outcome {
     pub contexts: u64,
     /// Simulated time.
     pub simulated_ns: Ns,
-    /// Time, fiber, what happened; if there was to be a trace.
+    /// Time, fiber and event, if a trace was wanted.
     pub trace: Vec<Line>,
     /// The stack file.
     pub stack: String,

@@ -14,12 +14,12 @@ use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 
-/// How unkind the order is.
+/// The hostility of the order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Points that a fiber passes on the average before others go on; 0 is no limit.
     pub points: u64,
-    /// How many of a million pauses at a point are long: the thread has lost its processor.
+    /// Of a million pauses at a point so many are long: the thread has lost its processor.
     pub stalls_ppm: u32,
     /// The longest of these.
     pub stall_max_ns: Ns,
@@ -44,7 +44,7 @@ impl Policy {
 /// than anybody looks before it sleeps, so that nobody's short wait takes as long as something
 /// else.
 const QUIET_MAX: usize = 500;
-/// How far time jumps then at the most, the first time; each further time twice as far, up to a
+/// The most by which time jumps then, the first time; each further time twice as far, up to a
 /// second. Some of these fibers may be about to take what has happened long ago: a minute later
 /// nobody would call that alive.
 const LEAP_NS: Ns = 1_000_000;
@@ -69,14 +69,14 @@ pub struct Scheduler {
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
     pauses: u64,
-    /// How much had happened in the world at the last pause, and a measure of the time since that
+    /// The count of events in the world at the last pause, and a measure of the time since that
     /// changed.
     happened: u64,
     quiet: usize,
     leap: Ns,
 }
 
-/// How a simulation that did not go well ended.
+/// The way a simulation that did not go well ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
     /// Somebody found a fault.
@@ -132,7 +132,7 @@ impl Scheduler {
         }
     }
 
-    /// Run until all fibers have ended; with a mistake, if there is to be one.
+    /// Run until all fibers have ended; with a mistake, if there must be one.
     ///
     /// # Errors
     /// Why they do not.
@@ -302,7 +302,7 @@ impl Drop for Points {
     }
 }
 
-/// A point that is not passed. While a panic unwinds a fiber nobody else goes on: the fiber is at
+/// A point that is not passed. While a panic unwinds a fiber no other one goes on: the fiber is at
 /// its end.
 #[cfg(drystone_sim)]
 fn stop(point: drystone_core::sim::Point) {

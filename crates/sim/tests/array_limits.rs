@@ -17,7 +17,7 @@ const POLICY: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause
 const SECOND_NS: Ns = 1_000_000_000;
 const WRITES: u64 = 20;
 
-/// How long writes and reads of a group took that may do one I/O a second on each member.
+/// The time that writes and reads of a group took that may do one I/O a second on each member.
 #[derive(Clone, Copy, Debug, Default)]
 struct Took {
     writes: Ns,

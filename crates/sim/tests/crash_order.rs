@@ -21,7 +21,7 @@ const POLICY: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause
 
 /// Notes that are numbers, each marked when it is written.
 struct Notes {
-    /// Whether the note is flushed before its mark is written.
+    /// True if the note is flushed before its mark is written.
     waits: bool,
     /// The last mark that was flushed.
     marked: Rc<Cell<u8>>,

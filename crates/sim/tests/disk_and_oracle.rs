@@ -29,7 +29,7 @@ struct User {
     due: BTreeMap<(u64, OpId), Asked>,
     /// Sectors that a request begins at a multiple of.
     align: u64,
-    /// Whether flushes that fail are followed by a word to the oracle.
+    /// True if flushes that fail are followed by a word to the oracle.
     tells: bool,
 }
 

@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 /// Images of a moment, at most.
 const IMAGES_MAX: usize = 256;
-/// More moments than so many for each restart that a seed is to take are not all tried.
+/// More moments than so many for each restart that a seed must take are not all tried.
 const MOMENTS_PER_RESTART: usize = 2;
 /// Every so many restarts the stack is used.
 const USED_EVERY: u64 = 8;
@@ -219,5 +219,5 @@ impl<S: Subject> Restarts<'_, S> {
     }
 }
 
-/// How fibers that only look go on: each until it waits.
+/// The run of fibers that only poll: each until it waits.
 const CALM: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 200 };

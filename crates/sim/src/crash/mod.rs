@@ -47,7 +47,7 @@ pub trait Subject: 'static {
     /// stack and compare again. [`World::fail`] says what is wrong.
     fn judge(&self, world: &World, known: Self::Known, then_use: bool) -> Body;
 
-    /// How many restarts a seed is to take, about, and how many images of a moment there are to be
+    /// The approximate number of restarts of a seed, and the number of images of a moment
     /// at least.
     fn restarts(&self) -> (usize, usize);
 

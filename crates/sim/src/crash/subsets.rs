@@ -41,7 +41,7 @@ pub(super) fn subsets(
     (false, some)
 }
 
-/// How many images each disk has, if together they have at most `bound`.
+/// The number of images of each disk, if together they have at most `bound`.
 fn all(disks: &[Rc<DiskSnapshot>], bound: u64) -> Option<Vec<u64>> {
     let counts: Vec<_> = disks.iter().map(|disk| disk.images_max(bound)).collect::<Option<_>>()?;
     let product = counts.iter().try_fold(1u64, |product, count| product.checked_mul(*count));

@@ -77,7 +77,7 @@ impl Versions {
         self.order[block.first..block.first + count].iter().map(|&index| &self.entries[index])
     }
 
-    /// How a power cut picks.
+    /// The way a power cut picks.
     fn draw_luck(&self, rng: &mut Rng) -> Luck {
         let block = |rng: &mut Rng| rng.u64(0..self.blocks.len().max(1) as u64) as usize;
         match rng.u32(0..8) {
@@ -90,7 +90,7 @@ impl Versions {
         }
     }
 
-    /// How many versions after the durable one each block gets, in the order of blocks.
+    /// The number of versions after the durable one that each block gets, in the order of blocks.
     fn pick(&self, luck: Luck, rng: &mut Rng) -> Vec<usize> {
         let mut number = if let Luck::Number(number) = luck { number } else { 0 };
         let mut kept = Vec::with_capacity(self.blocks.len());
@@ -119,7 +119,7 @@ impl Versions {
         self.order[block.first..block.first + block.count].partition_point(|&index| index < moment)
     }
 
-    /// How many combinations there are, if they are not more than `max`.
+    /// The number of combinations, if it is not more than `max`.
     fn combinations(&self, max: u64) -> Option<u64> {
         let mut product = 1u64;
         for block in &self.blocks {
@@ -141,9 +141,9 @@ impl Versions {
 pub(super) struct Left {
     /// Blocks that had more than one version.
     pub blocks: u64,
-    /// How many of these kept the newest.
+    /// The number of these that kept the newest.
     pub newest: u64,
-    /// How many of these kept the durable one.
+    /// The number of these that kept the durable one.
     pub durable: u64,
 }
 
@@ -209,7 +209,7 @@ impl DiskSnapshot {
         DiskSnapshot { options, media, versions }
     }
 
-    /// How many different images there are, if they are not more than `max`.
+    /// The number of different images, if it is not more than `max`.
     pub fn images_max(&self, max: u64) -> Option<u64> {
         self.versions.combinations(max)
     }
@@ -247,7 +247,7 @@ impl DiskSnapshot {
         self.image_of(&self.kept(luck, rng), rng.u64(..))
     }
 
-    /// How many versions after the durable one each block that has several gets.
+    /// The number of versions after the durable one that each block with several gets.
     pub(crate) fn kept(&self, luck: Luck, rng: &mut Rng) -> Vec<usize> {
         self.versions.pick(luck, rng)
     }

@@ -35,7 +35,7 @@ pub struct Faults {
     pub bad_reads: BTreeSet<u64>,
     /// 512-byte sectors whose writing fails.
     pub bad_writes: BTreeSet<u64>,
-    /// Whether a write of the whole of a bad sector repairs it for reading.
+    /// True if a write of the whole of a bad sector repairs it for reading.
     pub write_repairs: bool,
     /// Every read fails with EIO.
     pub reads_fail: bool,
@@ -80,7 +80,7 @@ pub(super) enum Kind {
     Zero,
 }
 
-/// How long a stall is.
+/// The time that a stall is.
 const STALL: RangeInclusive<Ns> = 1_000_000_000..=60_000_000_000;
 
 impl Faults {
@@ -131,18 +131,18 @@ impl Faults {
         ]
     }
 
-    /// How long the operation stalls, if it does.
+    /// The time that the operation stalls, if it does.
     pub(super) fn stall(&self, rng: &mut Rng) -> Option<Ns> {
         let stalls = self.stall_ppm > 0 && rng.u32(0..1_000_000) < self.stall_ppm;
         stalls.then(|| rng.u64(STALL))
     }
 
-    /// Whether a range of bytes holds a sector that cannot be read.
+    /// True if a range of bytes holds a sector that cannot be read.
     pub(super) fn is_bad_read(&self, offset: u64, length: u64) -> bool {
         holds(&self.bad_reads, offset, length)
     }
 
-    /// Whether a range of bytes holds a sector that cannot be written.
+    /// True if a range of bytes holds a sector that cannot be written.
     pub(super) fn is_bad_write(&self, offset: u64, length: u64) -> bool {
         holds(&self.bad_writes, offset, length)
     }

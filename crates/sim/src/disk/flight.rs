@@ -17,7 +17,7 @@ pub enum DiskOp {
     Read {
         /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Its length in bytes.
         length: u64,
     },
     /// Write; a write past the end writes what fits, or gets ENOSPC.
@@ -35,14 +35,14 @@ pub enum DiskOp {
     Discard {
         /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Its length in bytes.
         length: u64,
     },
     /// Write zeroes; the range that they cover is allocated.
     WriteZeroes {
         /// First byte.
         offset: u64,
-        /// How many bytes.
+        /// Its length in bytes.
         length: u64,
     },
 }
@@ -258,14 +258,14 @@ impl Disk {
         self.take(id).is_some()
     }
 
-    /// Whether the operation is in flight.
+    /// True if the operation is in flight.
     pub fn is_in_flight(&self, id: OpId) -> bool {
         self.slots
             .get(id.slot as usize)
             .is_some_and(|slot| slot.generation == id.generation && slot.flight.is_some())
     }
 
-    /// How many operations are in flight.
+    /// The number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -375,7 +375,7 @@ impl Disk {
         self.media.next(at, end, false)
     }
 
-    /// Whether it is there and switched on.
+    /// True if it is there and switched on.
     pub fn is_on(&self) -> bool {
         self.is_on
     }

@@ -220,7 +220,7 @@ impl Media {
         self.durable[block as usize]
     }
 
-    /// Puts the versions that a block is to have on its media, in order. The cache stays.
+    /// Puts the versions that a block must have on its media, in order. The cache stays.
     pub fn put_versions<'a>(&mut self, block: u64, versions: impl Iterator<Item = &'a Entry>) {
         let bytes = self.block_bytes(block);
         for entry in versions {

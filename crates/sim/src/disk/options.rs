@@ -10,15 +10,15 @@ pub struct DiskOptions {
     pub size: u64,
     /// The unit in bytes that is never torn: 512 or 4096.
     pub physical_block: u32,
-    /// Whether it has a volatile write cache. Without one every write is durable when it is done.
+    /// True if it has a volatile write cache. Without one every write is durable when it is done.
     pub cache: bool,
     /// Bytes of unflushed writes above which the oldest are written back, as a real cache does.
     pub cache_bytes_max: u64,
-    /// Whether flush and FUA succeed and do nothing.
+    /// True if flush and FUA succeed and do nothing.
     pub lying: bool,
-    /// Whether a flush succeeds and forgets the newest of the writes that it should keep.
+    /// True if a flush succeeds and forgets the newest of the writes that it should keep.
     pub forgetful: bool,
-    /// How long operations take.
+    /// The time that operations take.
     pub latency: Latency,
     /// How often, per million, an operation takes effect when it begins and not when it finishes.
     pub early_ppm: u32,
@@ -40,7 +40,7 @@ impl DiskOptions {
     }
 }
 
-/// How long operations take: a base and what comes on top, drawn evenly; rarely much longer.
+/// The time that operations take: a base and what comes on top, drawn evenly; rarely much longer.
 #[derive(Clone, Debug)]
 pub struct Latency {
     /// A read takes at least this long.
@@ -53,7 +53,7 @@ pub struct Latency {
     pub spread: Ns,
     /// And this much longer for each KiB it moves.
     pub per_kib: Ns,
-    /// How many of a million are slow.
+    /// Of a million so many are slow.
     pub slow_ppm: u32,
     /// A slow one takes up to this much longer.
     pub slow: Ns,
@@ -92,7 +92,7 @@ impl Latency {
         Latency { read: ns, write: ns, flush: ns, spread: 0, per_kib: 0, slow_ppm: 0, slow: 0 }
     }
 
-    /// How long one operation of `length` bytes takes; whether it is a slow one.
+    /// The time that one operation of `length` bytes takes; whether it is a slow one.
     pub(super) fn draw(&self, base: Ns, length: u64, rng: &mut Rng) -> (Ns, bool) {
         let ns = base + rng.u64(0..=self.spread) + length / 1024 * self.per_kib;
         let slow = self.slow_ppm > 0 && rng.u32(0..1_000_000) < self.slow_ppm;

@@ -1,4 +1,4 @@
-//! How an operation takes effect, with all the faults that are on.
+//! The way an operation takes effect, with all the faults that are on.
 //!
 //! The order of judgement: no device, the whole device, the end of the device, chance, bad sectors,
 //! space. The first of these that is judged bad decides the result.
@@ -8,7 +8,7 @@ use super::faults::Fate;
 use super::flight::{Disk, DiskOp, Source};
 use super::{EAGAIN, EINTR, EIO, ENODEV, ENOSPC, SECTOR};
 
-/// How far away a misdirected transfer lands, in physical blocks.
+/// The distance at which a misdirected transfer lands, in physical blocks.
 const MISDIRECT_BLOCKS_MAX: u64 = 16;
 
 /// The effect of a write of any kind.
@@ -93,7 +93,7 @@ impl Disk {
         (length as i64, Source::Scratch)
     }
 
-    /// How much of a range lies on a disk of `size` bytes.
+    /// The part of a range that lies on a disk of `size` bytes.
     fn clip(&mut self, offset: u64, length: u64, size: u64) -> u64 {
         let clipped = length.min(size.saturating_sub(offset));
         self.counts.past_end += u64::from(clipped < length);
@@ -190,7 +190,7 @@ impl Disk {
         self.change_all(change, fate)
     }
 
-    /// Whether it fails, by chance or by a bad sector.
+    /// True if it fails, by chance or by a bad sector.
     fn meets_bad_luck(&mut self, change: &Change, fate: Fate) -> bool {
         if fate == Fate::Error {
             self.counts.write_errors += 1;

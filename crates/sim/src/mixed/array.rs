@@ -21,7 +21,7 @@ use fastrand::Rng;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// How often the administrator looks.
+/// The pause between two checks of the administrator.
 const LOOK_NS: Ns = 1_000_000;
 /// Operations that were begun on a disk have ended after this, and the manager has heard of them.
 const ECHO_NS: Ns = 300_000_000;

@@ -83,7 +83,7 @@ impl<'a> Builder<'a> {
     }
 
     /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a
-    /// member is to come back, and with a spare more often if one is to take a place. How many
+    /// member must come back, and with a spare more often if one must take a place. How many
     /// spares it has.
     pub(super) fn array(&mut self, array_event: ArrayEvent) -> u64 {
         let (kind, fewest) =

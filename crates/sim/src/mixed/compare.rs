@@ -7,7 +7,7 @@ use drystone_core::{Bio, Context, DevIndex, IoBuf, Sector, Status};
 
 /// Sectors that are read at once.
 const COMPARED: u64 = 64;
-/// How often a read that timed out is tried again.
+/// The retries of a read that timed out.
 const TRIES: u32 = 20;
 
 /// Read everything that is kept.

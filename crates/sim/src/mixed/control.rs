@@ -305,7 +305,7 @@ impl Control {
         self.reopen_failed();
     }
 
-    /// The file of a disk is opened anew, twice: the driver may hear of a flush that failed before
+    /// The file of a disk is opened again, twice: the driver may hear of a flush that failed before
     /// only when it was opened once, and that counts for the new opening, too.
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
@@ -325,7 +325,7 @@ impl Control {
         });
     }
 
-    /// A person that sees flushes fail opens the file anew.
+    /// A person that sees flushes fail opens the file again.
     fn reopen_failed(&self) {
         for disk in 0..self.run.world.disks() {
             let device = self.start.device(&format!("d{disk}"));

@@ -28,8 +28,8 @@ use std::rc::Rc;
 const USE: u64 = 4;
 /// Sectors of a block that disks with large ones never tear.
 const LARGE_BLOCK: u64 = 8;
-/// How often arrays are started again, and on how many images of each moment: each is synchronised
-/// and checked.
+/// The restarts of arrays, and the images of each moment for them: each array is synchronised and
+/// checked.
 const ARRAY_RESTARTS: (usize, usize) = (120, 1);
 /// The same of other stacks: with these a hundred seeds take 40 s of one processor (an EPYC).
 const OTHER_RESTARTS: (usize, usize) = (1_600, 6);

@@ -1,7 +1,7 @@
 //! Everything that the disks have done since a start and that their users may see as an error.
 //!
 //! Invariants:
-//! * Counts are those since the last start, or since a file was opened anew.
+//! * Counts are those since the last start, or since a file was opened again.
 //! * An error of a target has a reason only in the disks that it lies on; an array makes up for all
 //!   of them.
 
@@ -70,19 +70,19 @@ impl DiskFaults {
         self.spoilt.borrow_mut().insert((disk, sector));
     }
 
-    /// Whether a failed flush of the disk has dropped blocks since this was asked last.
+    /// True if a failed flush of the disk has dropped blocks since this was asked last.
     pub(super) fn take_dropped(&self, disk: usize) -> bool {
         let dropped = self.counts(disk).dropped_blocks;
         std::mem::replace(&mut self.dropped.borrow_mut()[disk], dropped) != dropped
     }
 
-    /// Whether there is a reason for an error of these sectors of a target.
+    /// True if there is a reason for an error of these sectors of a target.
     pub(super) fn may_fail(&self, target: &Target, range: Range<u64>) -> bool {
         let is_bad = || self.faults_of(target, &BAD) > 0 && self.has_been_bad(target, range);
         target.redundancy.is_none() && (self.faults_of(target, &HARD) > 0 || is_bad())
     }
 
-    /// How often the disks of a target have done one of `which` since this start.
+    /// The number of times that the disks of a target have done one of `which` since this start.
     fn faults_of(&self, target: &Target, which: &[&str]) -> u64 {
         let before = self.counted.borrow();
         let since = |disk: usize| {
@@ -94,7 +94,7 @@ impl DiskFaults {
         target.disks.iter().map(|disk| since(*disk)).sum()
     }
 
-    /// Whether one of these sectors of a target has been bad, or may have been.
+    /// True if one of these sectors of a target has been bad, or may have been.
     fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
         let Some((disk, at)) = target.lies_at else { return true };
         // An operation that has to be durable fails also once another FUA write of the disk has
@@ -113,7 +113,7 @@ impl DiskFaults {
         self.flushes.borrow_mut().ended(flush, [&now, &counted[flush.disk]], &excuses)
     }
 
-    /// The file of a disk is opened anew by `reopen`, which says how that ended.
+    /// The file of a disk is opened again by `reopen`, which says how that ended.
     pub(super) fn open_anew(
         &self,
         disk: usize,

@@ -21,7 +21,7 @@ use drystone_raid::array::Command;
 use fastrand::Rng;
 use std::rc::Rc;
 
-/// How often the members of a seed are edited.
+/// The edits of the members of a seed.
 const ROUNDS: u32 = 6;
 /// I/Os of a start.
 const USE: u64 = 40;
@@ -120,7 +120,7 @@ impl Edited {
         }
     }
 
-    /// How often each disk has been written so far.
+    /// The number of times that each disk has been written so far.
     fn written(&self) -> Vec<u64> {
         let writes = |disk: &mut Disk| {
             let counts = disk.counts();

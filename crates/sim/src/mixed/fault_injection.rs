@@ -8,11 +8,11 @@ use drystone_core::clock::Ns;
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, Command, DiskState};
 
-/// KiB a second of a rebuild that is to last: half a second, with the disks that there are.
+/// KiB a second of a rebuild that must last: half a second, with the disks that there are.
 const SLOW: u64 = 2_000;
-/// How often a look is taken at what has come of it.
+/// The pause between two checks of its effect.
 const LOOK_NS: Ns = 10_000_000;
-/// How often, at the most.
+/// Most checks.
 const LOOKS: u64 = 40;
 /// The longest that there is no room: it is looked for again each second.
 const FULL_NS: Ns = 4_000_000_000;
@@ -167,7 +167,7 @@ impl Life {
         self.admin.hurt_if_spared(disk).then(|| vec![disk])
     }
 
-    /// Members against which nothing is known, and that are to remain members.
+    /// Members against which nothing is known, and that must remain members.
     fn in_sync(&self) -> Vec<usize> {
         let status = self.admin.status();
         let is_good = |disk: &usize| {

@@ -1,11 +1,11 @@
 //! The results that flushes may end with: once one has failed none succeeds, until its file is
-//! opened anew or the stack started again; from then on one fails only if its disk has done
+//! opened again or the stack started again; from then on one fails only if its disk has done
 //! something since.
 //!
 //! Invariants:
 //! * Only flushes of targets on a single disk are judged: of others it is not known whose error
 //!   they have.
-//! * Nothing is said of a flush that began before its file was opened anew: whether the driver saw
+//! * Nothing is said of a flush that began before its file was opened again: whether the driver saw
 //!   its end before or after that is not known here.
 
 use crate::disk::DiskCounts;
@@ -18,7 +18,7 @@ pub(super) struct Flushes {
     /// Targets of which a flush has failed, with their disk and the number of I/Os that had begun
     /// by then.
     failed: BTreeMap<usize, (usize, u64)>,
-    /// Disks whose file was opened anew since the start.
+    /// Disks whose file was opened again since the start.
     anew: BTreeMap<usize, Anew>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Known {
     anew: Option<Anew>,
 }
 
-/// How the opening anew of a file ended.
+/// The outcome of a reopen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was, and no failure from before can come to light any more.
@@ -64,7 +64,7 @@ impl Flushes {
         *self = Self::default();
     }
 
-    /// The file of a disk is about to be opened anew. Returns what was known of its flushes.
+    /// The file of a disk is about to be opened again. Returns what was known of its flushes.
     pub(super) fn opens_anew(&mut self, disk: usize) -> Known {
         let failed = self.failed.extract_if(.., |_, (of, _)| *of == disk).collect();
         Known { failed, anew: self.anew.insert(disk, Anew { begun: u64::MAX, before: None }) }
@@ -114,7 +114,7 @@ impl Flushes {
     }
 }
 
-/// Whether one of these counts has grown.
+/// True if one of these counts has grown.
 fn grown(now: &DiskCounts, since: &DiskCounts, which: &[&str]) -> bool {
     let mut pairs = now.each().zip(since.each());
     pairs.any(|((name, now), (_, since))| which.contains(&name) && now > since)
@@ -131,7 +131,7 @@ mod tests {
         DiskCounts { flush_errors, write_errors, ..DiskCounts::default() }
     }
 
-    /// Whether a flush of the first target may end like that, by what the disk has counted.
+    /// True if a flush of the first target may end like that, by what the disk has counted.
     fn may(flushes: &mut Flushes, number: u64, status: Status, now: &DiskCounts) -> bool {
         let flush = Flush { target: 0, disk: 3, number, status, begun: number + 2 };
         flushes.ended(&flush, [now, &counts(0, 0)], &EXCUSES).is_ok()

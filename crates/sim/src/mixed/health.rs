@@ -43,7 +43,7 @@ impl ArrayHealth {
         self.hurt.borrow_mut().clear();
     }
 
-    /// Whether the disk is no whole member, or may soon not be.
+    /// True if the disk is no whole member, or may soon not be.
     pub(super) fn is_hurt(&self, disk: usize) -> bool {
         self.hurt.borrow().contains(&disk)
     }
@@ -77,7 +77,7 @@ impl ArrayHealth {
         added.iter().for_each(|disk| _ = self.wiped.borrow_mut().remove(disk));
     }
 
-    /// Whether a disk was being added when the power went.
+    /// True if a disk was being added when the power went.
     pub(super) fn is_adding(&self) -> bool {
         self.is_adding.get()
     }
@@ -87,7 +87,7 @@ impl ArrayHealth {
         self.was_hurt.set(was_hurt);
     }
 
-    /// Whether the array lacked a member, or was about to, when the power went.
+    /// True if the array lacked a member, or was about to, when the power went.
     pub(super) fn was_hurt(&self) -> bool {
         self.was_hurt.get()
     }

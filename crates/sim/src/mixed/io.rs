@@ -29,7 +29,7 @@ pub(super) struct Io {
     pub(super) known: Known,
 }
 
-/// The properties that an I/O is to have.
+/// The properties that an I/O must have.
 pub(super) struct Wanted {
     pub(super) target: usize,
     pub(super) range: Range<u64>,

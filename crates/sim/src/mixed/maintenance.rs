@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// So fast that a synchronisation goes on while others use the array, KiB a second.
 const FAST: u64 = 1 << 20;
-/// How often it is looked whether the array is dirty: less than a write takes.
+/// The pause between two checks whether the array is dirty: less than a write takes.
 const LOOK_NS: Ns = 10_000;
 /// Checks or repairs, at most.
 const ROUNDS: u32 = 6;
@@ -75,7 +75,7 @@ impl Maintenance {
     fn fail(&mut self) {
         let quarters = self.rng.u64(0..3);
         self.let_pass(quarters);
-        // A write of data is to meet it first, not the record that the array is dirty.
+        // A write of data must meet it first, not the record that the array is dirty.
         while self.admin.status().state != ArrayState::Active && self.start.goes_on(&self.run) {
             self.run.world.sleep(LOOK_NS);
         }

@@ -25,7 +25,7 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// Whether reads depend on what was written: others are unknown to the oracle.
+    /// True if reads depend on what was written: others are unknown to the oracle.
     pub(super) fn holds_data(self) -> bool {
         !matches!(self, DeviceKind::Zero | DeviceKind::Error)
     }
@@ -40,7 +40,7 @@ pub struct Target {
     pub kind: &'static str,
     /// The first sector of it that is used.
     pub first: u64,
-    /// How many are.
+    /// Their number.
     pub sectors: u64,
     /// Sectors of its logical block.
     pub block: u64,
@@ -51,7 +51,7 @@ pub struct Target {
     pub lies_at: Option<(usize, u64)>,
     /// The way in which it treats what it is given.
     pub device_kind: DeviceKind,
-    /// Faults are to be expected of it even if no disk has any.
+    /// Faults must be expected of it even if no disk has any.
     pub fails: bool,
     /// Everything that is known of it if it is an array: no fault of a disk excuses one of it.
     pub redundancy: Option<Redundancy>,
@@ -115,7 +115,7 @@ pub struct FaultPlan {
     pub short_ppm: u32,
     /// Operations that are interrupted.
     pub interrupted_ppm: u32,
-    /// Operations that are to be tried again.
+    /// Operations that must be tried again.
     pub again_ppm: u32,
     /// Sectors become bad.
     pub bad_sectors: bool,

@@ -1,4 +1,4 @@
-//! How many I/Os have begun and ended, which are left out, and when the last one ended.
+//! The number of I/Os that have begun and ended, which are left out, and when the last one ended.
 //!
 //! Invariants:
 //! * An I/O that is left out counts as begun and ended at once: numbers are the same whatever is

@@ -82,7 +82,7 @@ pub(super) fn superblock(run: &Run, disk: usize) -> Option<Superblock> {
     })
 }
 
-/// A crash came while the member was being given what it is to hold.
+/// A crash came while the member was being given what it must hold.
 fn count_rebuilt(run: &Run, own: &Superblock) {
     let map = own.feature_map;
     let mut counts = run.counts.borrow_mut();

@@ -1,4 +1,4 @@
-//! How much an array may lose: what is known of its shape, and whether parity makes up for a fault.
+//! The losses that an array may have: its known shape, and whether parity makes up for a fault.
 //!
 //! A role is *safe* if a disk in which nothing is known to be wrong holds it, and stays its member.
 //! A replacement takes the member's place as soon as it is rebuilt, and errors of its reads come to
@@ -44,7 +44,7 @@ pub(super) fn safe_roles(disks: &[DiskCondition]) -> u64 {
     disks.iter().filter(is_safe).count() as u64
 }
 
-/// Whether a spare is hurt, which the manager may choose to take a member's place.
+/// True if a spare is hurt, which the manager may choose to take a member's place.
 pub(super) fn has_hurt_spare(disks: &[DiskCondition]) -> bool {
     disks.iter().any(|disk| disk.state == Some(DiskState::Spare) && !disk.is_good)
 }

@@ -116,12 +116,12 @@ impl Run {
         }
     }
 
-    /// Whether there is a reason for an error of a target.
+    /// True if there is a reason for an error of a target.
     pub(super) fn has_failed(&self, target: &Target) -> bool {
         self.faults.may_fail(target, 0..u64::MAX)
     }
 
-    /// Whether the plan has an array.
+    /// True if the plan has an array.
     pub(super) fn has_array(&self) -> bool {
         self.plan.targets.iter().any(|target| target.redundancy.is_some())
     }

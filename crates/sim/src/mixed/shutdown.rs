@@ -20,9 +20,9 @@ use std::sync::{Arc, Weak};
 const PATIENCE_NS: Ns = 600_000_000_000;
 /// And pauses of fibers meanwhile: time leaps where nothing happens, which makes nobody slow.
 const PATIENCE_PAUSES: u64 = 2_000_000;
-/// How often it is looked.
+/// The pause between two checks.
 const LOOK_NS: Ns = 200_000;
-/// How often it is tried again to stop an array.
+/// The tries to stop an array.
 const STOPS: u32 = 10;
 
 /// See the module's text.
@@ -150,7 +150,7 @@ impl<'a> Shutdown<'a> {
     }
 }
 
-/// Ends the start: its stack is to leave nothing behind.
+/// Ends the start: its stack must leave nothing behind.
 pub(super) fn end(run: &Run, start: Rc<Started>) {
     Shutdown::new(run, &start).finish_use();
     if run.world.failure().is_some() {

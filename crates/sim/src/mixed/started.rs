@@ -80,7 +80,7 @@ impl Started {
         self.limit.get()
     }
 
-    /// Whether threads go on with their work.
+    /// True if threads go on with their work.
     pub(super) fn goes_on(&self, run: &Run) -> bool {
         !run.off.get() && run.progress.begun() < self.limit.get()
     }

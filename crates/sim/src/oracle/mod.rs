@@ -283,7 +283,7 @@ impl Oracle {
         self.lose(range);
     }
 
-    /// Whether one of `sectors` from `at` on, as far as there are so many, may hold more than one
+    /// True if one of `sectors` from `at` on, as far as there are so many, may hold more than one
     /// thing.
     pub fn is_open(&self, at: u64, sectors: u64) -> bool {
         let end = self.sectors().min(at + sectors);

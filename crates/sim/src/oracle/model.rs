@@ -165,7 +165,7 @@ impl Model {
         });
     }
 
-    /// Whether a read in flight may end with this.
+    /// True if a read in flight may end with this.
     fn may_return(&self, id: u64, content: u64) -> bool {
         self.0.iter().any(|state| state.reads.contains(&(id, Some(content))))
     }
@@ -188,7 +188,7 @@ impl Model {
 struct Rules {
     /// Operations in flight at once.
     at_once: usize,
-    /// Whether operations fail, devices lie and drop, and discards come.
+    /// True if operations fail, devices lie and drop, and discards come.
     faults: bool,
 }
 

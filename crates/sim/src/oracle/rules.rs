@@ -41,7 +41,7 @@ pub(super) struct Books<'a> {
 }
 
 impl Books<'_> {
-    /// Whether an acknowledged write is durable in a sector.
+    /// True if an acknowledged write is durable in a sector.
     #[inline]
     pub fn is_durable(&self, write: &Write, sector: u64) -> bool {
         let lied = self.lied_until(sector);
@@ -94,7 +94,7 @@ impl Books<'_> {
     }
 }
 
-/// Whether a write may be in a sector that claims to be of a write.
+/// True if a write may be in a sector that claims to be of a write.
 #[inline]
 fn fits(id: u32, write: &Write, claimed: u64) -> bool {
     match write.kind {
@@ -250,7 +250,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whether all that a group may hold covers the whole of it and has ended.
+    /// True if all that a group may hold covers the whole of it and has ended.
     fn is_whole(&self, group: Range<u64>, rb: Time) -> bool {
         let Held::Many(entries) = self.candidates.held(group.start) else { return false };
         let is_whole = entries.iter().all(|entry| {

@@ -48,7 +48,7 @@ pub enum Content {
     Foreign {
         /// The first 16 bytes: of a stamp, id and place.
         first: [u8; 16],
-        /// How many of the 64 words are as a stamp with these first 16 bytes has them.
+        /// The number of the 64 words that are as a stamp with these first 16 bytes has them.
         good_words: u32,
     },
 }
@@ -98,7 +98,7 @@ pub(super) fn claimed(bytes: &[u8]) -> u64 {
     word(bytes)
 }
 
-/// Whether a sector is the whole stamp of write `id` at this place.
+/// True if a sector is the whole stamp of write `id` at this place.
 #[inline]
 pub(super) fn is_stamp(bytes: &[u8], volume: u32, sector: u64, id: u64) -> bool {
     let place = place(volume, sector);
@@ -111,7 +111,7 @@ fn follows(bytes: &[u8], seed: u64) -> bool {
     rest.fold(0, |wrong, (bytes, step)| wrong | (word(bytes) ^ seed.wrapping_add(*step))) == 0
 }
 
-/// Whether a sector is all zeroes.
+/// True if a sector is all zeroes.
 #[inline]
 pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.chunks_exact(8).fold(0, |wrong, bytes| wrong | word(bytes)) == 0

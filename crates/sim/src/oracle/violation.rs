@@ -38,13 +38,13 @@ pub struct Candidate {
     pub begin: Time,
     /// When it ended; nothing if it is in flight.
     pub end: Option<Time>,
-    /// How it ended; nothing if it is in flight, or was when the power went or its user died.
+    /// The way it ended; nothing if it is in flight, or was when the power went or its user died.
     pub ended: Option<Ended>,
-    /// Whether it was FUA.
+    /// True if it was FUA.
     pub fua: bool,
-    /// Whether it is durable.
+    /// True if it is durable.
     pub durable: bool,
-    /// Whether it may have been lost: at a power cut, or because a device dropped it.
+    /// True if it may have been lost: at a power cut, or because a device dropped it.
     pub may_be_lost: bool,
     /// Whether the read might have returned it.
     pub state: State,

@@ -32,7 +32,7 @@ impl WriteId {
     }
 }
 
-/// How a write ended.
+/// The way a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     /// It was acknowledged.
@@ -73,7 +73,7 @@ pub(super) struct Write {
     pub sectors: u32,
     pub kind: Kind,
     pub fua: bool,
-    /// How it ended; nothing if it is in flight or was when all ended.
+    /// The way it ended; nothing if it is in flight or was when all ended.
     pub ended: Option<Ended>,
 }
 
@@ -83,7 +83,7 @@ impl Write {
         self.ended == Some(Ended::Ok) && self.kind != Kind::Discard
     }
 
-    /// Whether what it left can be told from its contents once it has ended.
+    /// True if what it left can be told from its contents once it has ended.
     pub fn can_settle(&self) -> bool {
         matches!(self.kind, Kind::Data | Kind::Zeroes)
     }

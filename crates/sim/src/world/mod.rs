@@ -4,7 +4,7 @@
 //! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
 //!   the block layer is called under it, so it is never waited for. It is a lock only because
 //!   rings, clocks and wakers must be able to move between threads.
-//! * Things that are to happen later stand in `events` by time, and by number where the time is the
+//! * Later events stand in `events` by time, and by number where the time is the
 //!   same: the order is the same in every run.
 
 #![allow(unsafe_code, reason = "a simulated ring reads and writes the memory of its operations")]
@@ -87,7 +87,7 @@ struct State {
     spawned: Vec<(String, Body)>,
     running: FiberId,
     failure: Option<String>,
-    /// Lines of the trace, if there is to be one.
+    /// Lines of the trace, if there must be one.
     trace: Option<Vec<(Ns, FiberId, String)>>,
     /// The memory of each I/O, for the trace: begin, bytes, I/O.
     memory: BTreeMap<usize, (usize, u64)>,
@@ -205,7 +205,7 @@ impl World {
         (state.digest, state.happened)
     }
 
-    /// How often fibers have paused.
+    /// The number of times that fibers have paused.
     pub fn pauses(&self) -> u64 {
         self.state().pauses
     }
@@ -323,7 +323,7 @@ impl World {
         self.get_up();
     }
 
-    /// A sleeping fiber is to look again.
+    /// A sleeping fiber must look again.
     pub(crate) fn wake(&self, fiber: FiberId) {
         self.state().sleepers[fiber].awake = true;
     }
@@ -377,7 +377,7 @@ impl World {
         state.disks.len() - 1
     }
 
-    /// How many disks there are.
+    /// The number of disks.
     pub fn disks(&self) -> usize {
         self.state().disks.len()
     }
@@ -407,7 +407,7 @@ impl World {
         state.net_sever(now);
     }
 
-    /// How many rings are in use, if any are.
+    /// The number of rings in use, if there are any.
     pub fn rings_alive(&self) -> Option<usize> {
         let alive = self.state().rings.iter().filter(|ring| ring.alive).count();
         (alive > 0).then_some(alive)
@@ -420,7 +420,7 @@ pub(crate) struct Round {
     pub(crate) spawned: bool,
     /// A fault was found.
     pub(crate) failed: bool,
-    /// How much has happened.
+    /// The count of events so far.
     pub(crate) happened: u64,
 }
 

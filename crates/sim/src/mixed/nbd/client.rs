@@ -44,7 +44,7 @@ enum Excuse {
     Nonsense,
 }
 
-/// How a session ends.
+/// The way a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Farewell {
     /// With all replies read, a disconnect request.
@@ -387,7 +387,7 @@ impl Client {
         self.session.count("early end");
     }
 
-    /// Whether all places may have been taken when it chose its export, by now perhaps no more.
+    /// True if all places may have been taken when it chose its export, by now perhaps no more.
     fn may_lack_a_place(&self) -> bool {
         self.session.at().max_connections < 64
     }

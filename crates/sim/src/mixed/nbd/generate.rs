@@ -70,7 +70,7 @@ fn exports(plan: &Plan, listeners: usize, rng: &mut Rng) -> Vec<ExportPlan> {
     exports
 }
 
-/// Whether volumes lie on a device, or may come to: then clients may only read it.
+/// True if volumes lie on a device, or may come to: then clients may only read it.
 fn is_part(plan: &Plan, device: &str) -> bool {
     let tables = plan.volumes.iter().map(|(_, table)| table);
     let moves = plan.targets.iter().filter_map(|target| target.moves.as_ref());

@@ -32,7 +32,7 @@ impl Served {
         self.workers.set(self.workers.get() - 1);
     }
 
-    /// Whether the server has been told to stop.
+    /// True if the server has been told to stop.
     pub(super) fn is_stopping(&self) -> bool {
         self.is_stopping.get()
     }

@@ -139,7 +139,7 @@ impl Net {
         ppm > 0 && self.rng.u32(0..1_000_000) < ppm
     }
 
-    /// How many bytes one call moves of `most`.
+    /// The number of bytes that one call moves of `most`.
     fn piece(&mut self, most: usize) -> usize {
         let bound = most.min(self.options.piece);
         let n = if self.rng.bool() { bound } else { self.rng.usize(1..=bound) };

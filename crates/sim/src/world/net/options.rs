@@ -13,9 +13,9 @@ pub struct NetOptions {
     pub capacity: usize,
     /// Most bytes of one receive or send; each takes fewer by chance.
     pub piece: usize,
-    /// How many of a million operations the kernel cuts short, as when a thread ends.
+    /// Of a million operations the kernel cuts so many short, as when a thread ends.
     pub cancelled_ppm: u32,
-    /// How many of a million accepts find no descriptor free.
+    /// Of a million accepts so many find no descriptor free.
     pub exhausted_ppm: u32,
     /// A closed client is known to be so at once, as with a Unix socket.
     pub unix: bool,
