@@ -14,7 +14,7 @@ use crate::image::image;
 use crate::program;
 use crate::qemu::{Answer, Disk, INITRAMFS, Machine, Qemu};
 
-/// How long a test waits for a boot or a command. It bounds a hang and judges no speed: an
+/// The time that a test waits for a boot or a command. It bounds a hang and judges no speed: an
 /// emulated processor is slow, and this machine may have other work.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 

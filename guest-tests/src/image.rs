@@ -33,7 +33,7 @@ const INPUTS: [&str; 5] = [
     include_str!("cpio.rs"),
 ];
 
-/// How long an unused image or package is kept when another one is built.
+/// The time that an unused image or package is kept when another one is built.
 const KEPT: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// A bootable image in the cache.

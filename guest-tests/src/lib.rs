@@ -1,5 +1,5 @@
 //! A Debian kernel in QEMU, for tests that need a witness of what a real kernel does, or devices
-//! that only a machine of one's own has.
+//! that the host lacks.
 //!
 //! ```text
 //!   Debian's packages --+                         +-- <cache>/packages/SHA256.deb

@@ -1,4 +1,4 @@
-//! The program on devices that only a machine of one's own has.
+//! The program on devices that the host lacks.
 
 #![forbid(unsafe_code)]
 

@@ -165,7 +165,7 @@ fn signal(name: &str, pid: u32) {
     assert!(Command::new("kill").args(words).status().expect("kill runs").success());
 }
 
-/// Whether a process is QEMU and has not ended.
+/// True if a process is QEMU and has not ended.
 fn runs(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let is = |line: &str| status.lines().any(|found| found.starts_with(line));

@@ -10,7 +10,7 @@ use crate::server::PATIENCE;
 /// The result of a client.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Whether it reported success.
+    /// True if it reported success.
     pub succeeded: bool,
     /// Its exit status, if no signal has ended it.
     pub status: Option<i32>,

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::client::{Outcome, run};
 
-/// How long a test waits for something that must come. It bounds a hang and judges no speed.
+/// The time that a test waits for something that must come. It bounds a hang and judges no speed.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The program under test: `DRYSTONE_BIN`, or else the debug build, made when needed.
@@ -229,7 +229,7 @@ impl Server {
         }
     }
 
-    /// Whether the server still runs.
+    /// True if the server still runs.
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().expect("our child").is_none()
     }
@@ -338,7 +338,7 @@ fn is_uri(line: &str) -> bool {
     ["nbd://", "nbds://", "nbd+unix://", "nbds+unix://"].iter().any(|head| line.starts_with(head))
 }
 
-/// Whether a line is the address of an export: the name is the path of the address.
+/// True if a line is the address of an export: the name is the path of the address.
 fn names_export(line: &str, export: &str) -> bool {
     let path = line.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
     is_uri(line) && path.is_some_and(|(_, rest)| rest.split('?').next() == Some(export))

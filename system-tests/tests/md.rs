@@ -51,7 +51,7 @@ fn json(server: &Server, array: &str) -> serde_json::Value {
     serde_json::from_str::<serde_json::Value>(&text).expect("JSON")["arrays"][0].take()
 }
 
-/// Whether the server has a file open.
+/// True if the server has a file open.
 fn has_open(server: &Server, path: &str) -> bool {
     let open = fs::read_dir(format!("/proc/{}/fd", server.pid())).expect("it runs");
     open.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|to| to == Path::new(path)))

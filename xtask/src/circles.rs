@@ -127,7 +127,7 @@ fn divided(tokens: Vec<Token<'_>>) -> (Vec<Token<'_>>, Vec<Token<'_>>) {
     (exports, rest)
 }
 
-/// What a module passes on: the name, and the path that it stands for.
+/// A name that a module re-exports, and the path that it stands for.
 fn exported(tokens: &[Token<'_>], module: &[String]) -> BTreeMap<String, Vec<String>> {
     let paths = rust_source::paths(tokens);
     let paths = paths.iter().map(owned).filter(|path| path.len() > 1);

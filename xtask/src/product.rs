@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::rust_source;
 use crate::tree::{SourceFile, Tree};
 
-/// Whether a file is product code. `tests` are the files of [`test_files`].
+/// True if a file is product code. `tests` are the files of [`test_files`].
 pub fn is_product_code(file: &SourceFile, tests: &[PathBuf]) -> bool {
     let in_test_folder =
         ["tests", "benches"].iter().any(|folder| file.path.iter().nth(2) == Some(folder.as_ref()));
@@ -27,7 +27,7 @@ pub fn test_files(tree: &Tree) -> Vec<PathBuf> {
     found
 }
 
-/// Whether a line may declare a module that lives in a file of its own. Most files have none, and
+/// True if a line may declare a module that lives in a file of its own. Most files have none, and
 /// cutting a file into tokens takes time.
 fn declares_modules(file: &SourceFile) -> bool {
     file.text.contains("cfg(")

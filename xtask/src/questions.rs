@@ -57,7 +57,7 @@ fn acting_questions<'a>(tokens: &[Token<'a>]) -> Vec<(&'a str, usize)> {
     found
 }
 
-/// Whether `&'a mut self` follows the bracket at `open`.
+/// True if `&'a mut self` follows the bracket at `open`.
 fn is_mut_with_lifetime(tokens: &[Token<'_>], open: usize) -> bool {
     let words: Vec<&str> = tokens.iter().skip(open + 1).take(5).map(|token| token.text).collect();
     matches!(words[..], ["&", "'", _, "mut", "self"])

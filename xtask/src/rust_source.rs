@@ -176,7 +176,7 @@ fn test_attribute(tokens: &[Token<'_>], index: usize) -> Option<(usize, bool)> {
     test_only(&condition).then_some((end, inner))
 }
 
-/// Whether a condition such as `(test)` or `(all(loom, test))` holds in tests only.
+/// True if a condition such as `(test)` or `(all(loom, test))` holds in tests only.
 fn test_only(condition: &[&str]) -> bool {
     match condition {
         ["(", "test", ")", "]"] => true,

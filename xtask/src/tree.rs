@@ -45,7 +45,7 @@ impl SourceFile {
         self.path.to_str().expect("paths of the repository are UTF-8")
     }
 
-    /// Whether this is Rust source.
+    /// True if this is Rust source.
     pub fn is_rust(&self) -> bool {
         self.path.extension().is_some_and(|extension| extension == "rs")
     }
