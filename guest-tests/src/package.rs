@@ -100,7 +100,8 @@ mod tests {
 
     #[test]
     fn the_index_is_read() {
-        let text = "Package: linux-image-cloud\nVersion: 6.12-1\nDepends: linux-image-6.12 (= 6.12-1), x\n\
+        let text = "Package: linux-image-cloud\nVersion: 6.12-1\n\
+                    Depends: linux-image-6.12 (= 6.12-1), x\n\
                     SHA256: 00ff\nDescription: a kernel\n Package: of lines\n";
         let found = Package::parse(text).expect("a package");
         assert_eq!((found.name.as_str(), found.version.as_str()), ("linux-image-cloud", "6.12-1"));

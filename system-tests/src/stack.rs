@@ -7,7 +7,8 @@ pub const READ_ONLY: &str = "read_only = true";
 
 /// Keys of an export whose listener demands TLS, with the files of
 /// [`crate::client::make_certificates`].
-pub const TLS_REQUIRED: &str = r#"tls = { mode = "required", cert = "DIR/pki/server-cert.pem", key = "DIR/pki/server-key.pem" }"#;
+pub const TLS_REQUIRED: &str = "tls = { mode = \"required\", cert = \"DIR/pki/server-cert.pem\", \
+                                key = \"DIR/pki/server-key.pem\" }";
 
 /// A RAM device of `size` behind an export of the name `vol`.
 pub fn ram(size: &str) -> String {

@@ -471,7 +471,8 @@ for step in range(1500):
     op, at, n = random.randrange(6), random.randrange(most), random.randrange(1, 60000)
     n = min(n, most - at); data = random.randbytes(n)
     if op in (0, 1):
-        os.pwrite(f, data, at); model.extend(bytes(max(0, at + n - len(model)))); model[at:at + n] = data
+        os.pwrite(f, data, at)
+        model.extend(bytes(max(0, at + n - len(model)))); model[at:at + n] = data
     elif op == 2:
         assert os.pread(f, n, at) == model[at:at + n], (step, 'read', at, n)
     elif op == 3:

@@ -108,7 +108,8 @@ fn the_documented_certificates_and_lists_work() {
         .filter(|line| !line.contains("-out ca.pem") && !line.contains("-out server.pem"));
     let mallory = mallory.collect::<Vec<_>>().join("\n").replace("alice", "mallory");
     shell(folder.path(), &mallory, &[]).ok();
-    let tls = r#"tls = { mode = "required", cert = "DIR/server.pem", key = "DIR/server.key", client_ca = "DIR/ca.pem" }"#;
+    let tls = "tls = { mode = \"required\", cert = \"DIR/server.pem\", key = \"DIR/server.key\", \
+               client_ca = \"DIR/ca.pem\" }";
     let export = |name, allow| {
         stack::export(name, "d", &format!("{tls}\nallow = {{ \"tls:alice\" = \"{allow}\" }}"))
     };

@@ -148,7 +148,9 @@ mod tests {
     proptest! {
         /// Beside a map, and a set of the numbers that are free.
         #[test]
-        fn a_slab_is_a_map_with_numbers_of_its_own(steps in prop::collection::vec(any::<(bool, u8)>(), 0..200)) {
+        fn a_slab_is_a_map_with_numbers_of_its_own(
+            steps in prop::collection::vec(any::<(bool, u8)>(), 0..200),
+        ) {
             let (mut slab, mut map) = (Slab::new(), BTreeMap::new());
             for (insert, n) in steps {
                 if insert {

@@ -73,7 +73,8 @@ mod tests {
     fn a_stack_with_too_many_connections_is_told_of() {
         let text = |most: u32| {
             format!(
-                "[device.n]\ntype = \"null\"\n[export.e]\ndevice = \"n\"\nnbd = [\"unix:/a\", \"unix:/b\"]\n\
+                "[device.n]\ntype = \"null\"\n[export.e]\ndevice = \"n\"\n\
+                 nbd = [\"unix:/a\", \"unix:/b\"]\n\
                  max_connections = {most}\n"
             )
         };

@@ -105,8 +105,12 @@ pub fn warn(stack: &drystone_stack::StackSpec) {
 
 /// A finding as JSON.
 pub fn diagnostic_json(found: &Diagnostic) -> Value {
+    let severity = match found.severity {
+        Severity::Error => "error",
+        Severity::Warning => "warning",
+    };
     json!({
-        "severity": match found.severity { Severity::Error => "error", Severity::Warning => "warning" },
+        "severity": severity,
         "line": found.line,
         "column": found.column,
         "word": found.word,

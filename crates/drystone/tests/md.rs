@@ -287,7 +287,8 @@ fn check_tells_the_size_of_arrays() {
             };
             let devices: String = members.iter().map(device).collect();
             let stack = format!(
-                "{devices}[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nrun = true\n\
+                "{devices}[device.a]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\n\
+                 run = true\n\
                  [export.e]\ndevice = \"v\"\nnbd = \"unix:e.sock\"\n\
                  [device.v]\ntype = \"linear\"\nmembers = [\"a\"]\n"
             );

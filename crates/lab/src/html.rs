@@ -12,16 +12,19 @@ use crate::table::Table;
 use escape::escape;
 
 const STYLE: &str = "
-:root { color-scheme: light dark; --text: #1b1b1b; --ground: #ffffff; --line: #c8c8c8; --faint: #5c5c5c;
+:root { color-scheme: light dark; --text: #1b1b1b; --ground: #ffffff; --line: #c8c8c8; \
+  --faint: #5c5c5c;
   --c0: #b3412e; --c1: #b07c00; --c2: #0b6e4f; --c3: #35a37c; --c4: #3a5fa8; --c5: #8a4f9e; --c6: \
   #2a8c9e; --c7: #77695c; }
 @media (prefers-color-scheme: dark) {
   :root { --text: #e6e6e6; --ground: #161616; --line: #4a4a4a; --faint: #a8a8a8;
     --c0: #f0836f; --c1: #e0b64a; --c2: #4cc79a; --c3: #9be3c6; --c4: #8fb0f2; --c5: #cf9be0; \
     --c6: #7dd0e0; --c7: #c2b5a8; } }
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--ground); margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+body { font: 15px/1.45 system-ui, sans-serif; color: var(--text); background: var(--ground); \
+  margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
+th, td { padding: .2rem .6rem; border-bottom: 1px solid var(--line); text-align: right; \
+  white-space: nowrap; }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; }
 .wide { overflow-x: auto; } .faint { color: var(--faint); } pre { font-size: 12px; } h2 \
 { margin-top: 2rem; }
@@ -81,7 +84,8 @@ fn head(heads: &[&str; 4]) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
-         <title>drystone lab: {name}</title>\n<style>{STYLE}</style></head>\n<body>\n<h1>{name}</h1>\n\
+         <title>drystone lab: {name}</title>\n<style>{STYLE}</style></head>\n<body>\n\
+         <h1>{name}</h1>\n\
          <p>{about}</p>\n<p class=\"faint\">{facts}<br>{setting}</p>\n"
     )
 }

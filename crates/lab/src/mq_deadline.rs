@@ -119,7 +119,8 @@ fn devices(file: &Path) -> [Device; 2] {
 
 fn null() -> Device {
     let text = format!(
-        "null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},queue.nr_requests={NULL_TAGS},irqmode=none"
+        "null,size={SIZE_BYTES},submit_queues=1,hw_queue_depth={NULL_TAGS},\
+         queue.nr_requests={NULL_TAGS},irqmode=none"
     );
     Device { name: NULL, text }
 }

@@ -120,7 +120,8 @@ fn plural(number: u32) -> &'static str {
 fn spec(variant: &str) -> anyhow::Result<DeviceSpec> {
     let queue = match variant {
         "ours" => format!(
-            "queue.scheduler=mq-deadline,queue.read_expire={READ_EXPIRE_MS},queue.write_expire={WRITE_EXPIRE_MS}"
+            "queue.scheduler=mq-deadline,queue.read_expire={READ_EXPIRE_MS},\
+             queue.write_expire={WRITE_EXPIRE_MS}"
         ),
         _ => "queue.scheduler=none".to_owned(),
     };

@@ -315,7 +315,10 @@ mod tests {
     proptest! {
         /// Against a plain set: no tag twice, every tag reachable, none beyond the depth.
         #[test]
-        fn tags_are_unique(depth in 1u32..300, ops in prop::collection::vec((0u32..20, 1u32..40, any::<bool>()), 1..200)) {
+        fn tags_are_unique(
+            depth in 1u32..300,
+            ops in prop::collection::vec((0u32..20, 1u32..40, any::<bool>()), 1..200),
+        ) {
             let set = TagSet::new(depth);
             let mut held: Vec<u32> = Vec::new();
             for (hint, want, take) in ops {
@@ -339,13 +342,17 @@ mod tests {
         /// With a limit that moves: nothing beyond it is handed out, what is held stays held,
         /// and all below it can be had.
         #[test]
-        fn a_limit_holds_from_the_next_tag(depth in 1u32..300, ops in prop::collection::vec((0u32..20, 1u32..400), 1..60)) {
+        fn a_limit_holds_from_the_next_tag(
+            depth in 1u32..300,
+            ops in prop::collection::vec((0u32..20, 1u32..400), 1..60),
+        ) {
             let set = TagSet::new(depth);
             let mut held: Vec<u32> = Vec::new();
             for (hint, limit) in ops {
                 let limit = limit.min(depth);
                 set.set_limit(limit);
-                prop_assert_eq!(set.free_now(), limit - held.iter().filter(|t| **t < limit).count() as u32);
+                let below = held.iter().filter(|t| **t < limit).count() as u32;
+                prop_assert_eq!(set.free_now(), limit - below);
                 while set.free_now() > 0 {
                     let mut batch = set.take(hint % set.words(), 7);
                     prop_assert!(batch.mask != 0);

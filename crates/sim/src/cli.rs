@@ -31,7 +31,12 @@ pub struct Cli {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
     /// Run seeds for so many minutes
-    #[arg(long, value_name = "M", conflicts_with = "runs", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(
+        long,
+        value_name = "M",
+        conflicts_with = "runs",
+        value_parser = clap::value_parser!(u64).range(1..=100_000),
+    )]
     minutes: Option<u64>,
     /// What is simulated; --list lists them
     #[arg(long, value_name = "NAME", default_value = SCENARIOS[0].name)]

@@ -332,7 +332,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_lines_read_back(rbps: Option<u64>, wbps: Option<u64>, riops: Option<u64>, wiops: Option<u64>) {
+        fn printed_lines_read_back(
+            rbps: Option<u64>,
+            wbps: Option<u64>,
+            riops: Option<u64>,
+            wiops: Option<u64>,
+        ) {
             let some = |limit: Option<u64>| limit.filter(|limit| *limit > 0);
             let limits = Limits {
                 rbps: some(rbps), wbps: some(wbps), riops: some(riops), wiops: some(wiops),

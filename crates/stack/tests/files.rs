@@ -460,7 +460,8 @@ fn authorities_of_clients_out_of_date_are_warned_of() {
     params.not_after = date_time_ymd(2021, 1, 1);
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca = params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();
-    let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\", client_ca = \"ca.pem\" }\n";
+    let tls = "tls = { mode = \"required\", cert = \"cert.pem\", key = \"key.pem\", \
+               client_ca = \"ca.pem\" }\n";
     for (pem, which) in [
         (ca.clone(), "the certificate of the clients' authority"),
         (own.cert.pem() + &ca, "the certificate of an authority of clients, number 2 in"),

@@ -430,7 +430,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
     let deep = "[device.deep]\ntype = \"ram\"\nsize = \"4MiB\"\n\
                 [device.low]\ntype = \"linear\"\nmembers = [\"deep\"]\n\
                 [device.high]\ntype = \"linear\"\nmembers = [\"low\"]\n\
-                [device.o1]\ntype = \"ram\"\nsize = \"4MiB\"\n[device.o2]\ntype = \"ram\"\nsize = \"4MiB\"\n\
+                [device.o1]\ntype = \"ram\"\nsize = \"4MiB\"\n\
+                [device.o2]\ntype = \"ram\"\nsize = \"4MiB\"\n\
                 [device.other]\ntype = \"raid5\"\nmembers = [\"high\", \"o1\", \"o2\"]\n";
     let stack = opened(folder.path(), &format!("{ARRAY}{lone}{deep}"));
     let server = ServerInfo { version: String::new(), pid: 1, stack: String::new() };
@@ -537,7 +538,8 @@ fn the_size_of_an_array_is_known_before_it_is_opened() {
         let member = |n: u32| format!("[device.d{n}]\n{}\n", keys.replace('#', &n.to_string()));
         (0..3).map(member).collect()
     };
-    let array = "[device.array]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\nchunk = \"64KiB\"\n\
+    let array = "[device.array]\ntype = \"raid5\"\nmembers = [\"d0\", \"d1\", \"d2\"]\n\
+                 chunk = \"64KiB\"\n\
                  [device.all]\ntype = \"linear\"\nmembers = [\"array\"]\n";
     // Of files one start makes the array, and the next one finds it.
     let file = "type = \"file\"\npath = \"d#.img\"\nsize = \"32MiB\"";

@@ -113,9 +113,11 @@ fn a_tree_shows_what_a_volume_is_made_of() {
     let text = "[device.r0]\ntype = \"ram\"\nsize = \"64MiB\"\n\
                 [device.r1]\ntype = \"ram\"\nsize = \"64MiB\"\n\
                 [device.v]\ntable = \"0 196608 striped 2 128 r0 0 r1 0\"\n\
-                [device.w]\ntable = [\"0 8192 linear r0 98304\", \"8192 8 zero\", \"8200 8192 linear r0 106496\"]\n\
+                [device.w]\ntable = [\"0 8192 linear r0 98304\", \"8192 8 zero\", \
+                \"8200 8192 linear r0 106496\"]\n\
                 [device.all]\ntype = \"linear\"\nmembers = [\"v\", \"w\"]\n\
-                [device.part]\ntable = [\"0 8 zero\", \"8 8 error\", \"16 8 zero\", \"24 8 error\", \"32 8 zero\"]\n\
+                [device.part]\ntable = [\"0 8 zero\", \"8 8 error\", \"16 8 zero\", \
+                \"24 8 error\", \"32 8 zero\"]\n\
                 [export.e]\ndevice = \"all\"\nnbd = \"unix:e\"\n\
                 [export.f]\ndevice = \"w\"\nnbd = \"unix:f\"\nread_only = true\n";
     let drawn = drystone_stack::explain(&stack(text));
@@ -163,12 +165,14 @@ fn every_value_arrives() {
          submit_queues = 2\npoll_queues = 3\nhw_queue_depth = 7\nmemory_backed = true\n\
          discard = true\nmbps = 5\nbadblocks = [3, \"8-9\"]\ncache_size = \"1MiB\"\nfua = false\n\
          logical_block_size = 4096\nphysical_block_size = 8192\nread_only = true\n\
-         [device.n.queue]\nscheduler = \"mq-deadline\"\nread_expire = 9\nstraight = false\nnr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
+         [device.n.queue]\nscheduler = \"mq-deadline\"\nread_expire = 9\nstraight = false\n\
+         nr_requests = 7\nnomerges = 2\nio_poll = true\nmax_sectors_kb = 64\n\
          io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
-         max_connections = 9\nmax_connections_per_client = 4\nmax_in_flight = 10\nmax_request = \"1MiB\"\n\
-         io.prio.class = \"idle\"\nprio_level = 3\nhandshake_timeout = 5\nidle_timeout = \"1m\"\npeer_timeout = 9\n\
+         max_connections = 9\nmax_connections_per_client = 4\nmax_in_flight = 10\n\
+         max_request = \"1MiB\"\nio.prio.class = \"idle\"\nprio_level = 3\n\
+         handshake_timeout = 5\nidle_timeout = \"1m\"\npeer_timeout = 9\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n\
          group = \"t\"\nclients = { \"uid:0\" = \"/\", \"tls:a/b:c\" = \"t/u\" }\n\
          [group.\"t/u\"]\n[group.t]\nio.max = \"n rbps=2M wiops=max\"\n",
@@ -338,7 +342,9 @@ proptest! {
     }
 
     #[test]
-    fn no_device_words_make_the_checks_panic(text in "(null|ram|file|x)?([,=.a-z0-9µ\"]{0,12},?(size|queue|latency|path)?=?){0,4}") {
+    fn no_device_words_make_the_checks_panic(
+        text in "(null|ram|file|x)?([,=.a-z0-9µ\"]{0,12},?(size|queue|latency|path)?=?){0,4}",
+    ) {
         if let Err(report) = DeviceSpec::parse(&text, Path::new("/")) {
             prop_assert!(!report.render(true).is_empty());
         }

@@ -299,7 +299,8 @@ proptest! {
             prop_assert_eq!(extent.offset, at);
             at += extent.length;
             for sector in extent.offset / 512..at / 512 {
-                let zero = flat[sector as usize * 512] == 0 && kinds[sector as usize] != Kind::Error;
+                let sector = sector as usize;
+                let zero = flat[sector * 512] == 0 && kinds[sector] != Kind::Error;
                 prop_assert_eq!(extent.zero, zero, "sector {}", sector);
             }
         }

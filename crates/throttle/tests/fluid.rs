@@ -210,7 +210,9 @@ proptest! {
 
     #[test]
     fn rates_are_those_of_a_fluid(
-        pipes in tree(MODERATE), changes in prop::collection::vec(change(MODERATE), 0..3), writes: bool,
+        pipes in tree(MODERATE),
+        changes in prop::collection::vec(change(MODERATE), 0..3),
+        writes: bool,
     ) {
         check(MODERATE, pipes, changes, if writes { Op::Write } else { Op::Read });
     }

@@ -4,8 +4,8 @@
 //! no mismatch.
 //!
 //! ```text
-//! Linux's:  made and filled (boot 1) -> served, degraded, rebuilt (host) -> found, checked (boot 2)
-//! ours:     made and filled, killed -> degraded, rebuilt by Linux (boot 1) -> served, checked
+//! Linux's: made and filled (boot 1) -> served, degraded, rebuilt (host) -> found, checked (boot 2)
+//! ours:    made and filled, killed -> degraded, rebuilt by Linux (boot 1) -> served, checked
 //! ```
 
 #![forbid(unsafe_code)]

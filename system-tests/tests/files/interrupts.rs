@@ -135,8 +135,10 @@ fn a_process_that_waits_for_another_file_can_be_killed() {
     let file = files.announced(false);
     fs::write(files.server.path("killed.py"), KILLED).expect("a script");
     let script = "while ! [ -s other.img ]; do sleep 0.05; done; truncate -s 0 \"$1\" & first=$!\n\
-                  asleep() { case $(cut -d' ' -f3 /proc/$first/stat) in [SD]) return 0; esac; return 1; }\n\
-                  times=0; while [ $times -lt 25 ]; do sleep 0.02; if asleep; then times=$((times + 1)); fi; done\n\
+                  asleep() { case $(cut -d' ' -f3 /proc/$first/stat) in [SD]) return 0; esac; \
+                             return 1; }\n\
+                  times=0; while [ $times -lt 25 ]; do sleep 0.02; \
+                  if asleep; then times=$((times + 1)); fi; done\n\
                   /usr/bin/python3 killed.py other.img truncate -s 100 other.img || exit 1\n\
                   kill -0 $first || exit 2\n\
                   kill -KILL $first; wait $first || test $? = 137";

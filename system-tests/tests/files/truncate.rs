@@ -97,9 +97,12 @@ for cut in (0, 5, 4096, size - 4196, 0, size):
     assert m[:] == want, ('mapped', cut)
     assert os.pread(f, size, 0) == want, ('read', cut)
     os.fsync(f)
-    subprocess.run(f'head -c {cut} /dev/zero | tr "\\0" O | cmp -n {cut} - {path} && cmp -i {cut}:0 -n {size - cut} {path} /dev/zero', shell=True, check=True)
+    same = f'head -c {cut} /dev/zero | tr "\\0" O | cmp -n {cut} - {path}'
+    zero = f'cmp -i {cut}:0 -n {size - cut} {path} /dev/zero'
+    subprocess.run(f'{same} && {zero}', shell=True, check=True)
     direct = os.open(path, os.O_RDONLY | os.O_DIRECT); page = mmap.mmap(-1, 4096)
-    assert os.preadv(direct, [page], size - 4096) == 4096 and page[:] == want[-4096:], ('direct', cut)
+    n = os.preadv(direct, [page], size - 4096)
+    assert n == 4096 and page[:] == want[-4096:], ('direct', cut)
 try:
     os.truncate(path, size + 1); raise SystemExit('longer than the device')
 except OSError as e:
@@ -214,7 +217,8 @@ subprocess.run(['/bin/sh', '-c', 'echo x > "$1"', 'sh', path], check=True)
 changed(b'x\n')
 os.truncate(path, 0)
 changed(b'x\n')
-subprocess.run(['dd', 'if=/dev/zero', 'of=' + path, 'bs=4k', 'count=2'], check=True, stderr=subprocess.DEVNULL)
+dd = ['dd', 'if=/dev/zero', 'of=' + path, 'bs=4k', 'count=2']
+subprocess.run(dd, check=True, stderr=subprocess.DEVNULL)
 changed(bytes(8192))
 os.ftruncate(f, 0); os.ftruncate(f, size)
 assert os.pread(f, size, 0) == bytes(size), 'ftruncate zeroes as ever'

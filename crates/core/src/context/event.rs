@@ -49,9 +49,9 @@ impl Context {
     }
 
     /// End the context's work: the owner submits nothing more. Bios that no driver has end with
-    /// [`crate::Status::Cancelled`]: those that wait for a tag or a limit, or in a suspended volume.
-    /// The rest goes on; reap until nothing is outstanding, before memory that is not the bios' own
-    /// is used again.
+    /// [`crate::Status::Cancelled`]: those that wait for a tag or a limit, or in a suspended
+    /// volume. The rest goes on; reap until nothing is outstanding, before memory that is not the
+    /// bios' own is used again.
     pub fn wind_up(&mut self) {
         Call::begin(&self.handle).core().wind_up();
     }

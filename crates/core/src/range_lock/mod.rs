@@ -7,7 +7,8 @@
 //! shared while nobody wants a range for itself.
 //!
 //! ```text
-//!  shared     my slot = range   --light fence-->  exclusives?  0: go   else: look in the queue, under the lock
+//!  shared     my slot = range   --light fence-->  exclusives?  0: go   else: look in the queue,
+//!                                                                            under the lock
 //!  exclusive  exclusives += 1   --heavy fence-->  overlaps of all slots?  none: go   else: wait
 //! ```
 //!

@@ -3,7 +3,8 @@
 //! ```text
 //!   offset                                      end     actual end of the file
 //!     |....hole....|######data######|...hole...|
-//!     at --SEEK_DATA-->             at --SEEK_HOLE--> (asked of the file, so as far as its data goes)
+//!     at --SEEK_DATA-->             at --SEEK_HOLE--> (asked of the file, so as far as its data
+//!                                                      goes)
 //! ```
 //!
 //! Invariants:

@@ -3,8 +3,8 @@
 //! ```text
 //!   the thread that opens it                  each queue
 //!   opens the path, looks at it, locks it     I/O with the opening before
-//!   exchanges the opening, tells contexts     takes over the new one: new I/O goes there, and what was begun ends
-//!                                             where it began
+//!   exchanges the opening, tells contexts     takes over the new one: new I/O goes there, and I/O
+//!                                             that was begun ends where it began
 //!                                             the last I/O on the one before has ended: leaves it
 //!   is_exchanging() until all have left it    the last one closes it, on a thread that may wait
 //! ```

@@ -58,7 +58,11 @@ pub struct BenchArgs {
     #[arg(long, conflicts_with = "poll_mode")]
     pub poll: bool,
     /// I/Os a second that each thread starts [default: as many as end]
-    #[arg(long, value_name = "IOPS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(
+        long,
+        value_name = "IOPS",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000),
+    )]
     pub rate: Option<u64>,
     /// Priority class and level of the I/Os, as rt, rt:0, be:4 or idle
     #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = priority)]

@@ -55,7 +55,13 @@ pub struct CreateArgs {
     #[arg(short = 'k', long, value_name = "POLICY", value_parser = policy)]
     consistency_policy: Option<Policy>,
     /// Where superblocks stand: 1.0 at the end, 1.1 at the start, 1.2 at 4 KiB
-    #[arg(short = 'e', long, value_name = "1.0|1.1|1.2", default_value = "1.2", value_parser = minor)]
+    #[arg(
+        short = 'e',
+        long,
+        value_name = "1.0|1.1|1.2",
+        default_value = "1.2",
+        value_parser = minor,
+    )]
     metadata: Minor,
     /// Space to use of each device [default: as much as the smallest has]
     #[arg(short = 'z', long, value_parser = sectors)]

@@ -174,7 +174,9 @@ fn members(devices: &[MemberReport]) -> String {
     there.into_iter().map(word).collect()
 }
 
-/// `[==>..................]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec`
+/// ```text
+/// [==>..................]  recovery = 12.6% (37043392/292945152) finish=127.5min speed=33440K/sec
+/// ```
 fn progress(sync: &SyncReport) -> String {
     let per_mille = sync.per_mille();
     let done = (per_mille / (1000 / BAR)).min(BAR);

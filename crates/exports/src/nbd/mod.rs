@@ -1,7 +1,7 @@
 //! The server side of the NBD protocol, without I/O: bytes in, bytes and requests out.
 //!
 //! ```text
-//!  received bytes --> Handshake --Event::StartTls-------> TlsSession (the driver puts it in between)
+//!  received bytes --> Handshake --Event::StartTls-------> TlsSession (the driver puts it between)
 //!                        |    \---Event::Transmission---> Negotiated
 //!                        v                                    |
 //!                  bytes to send                              v

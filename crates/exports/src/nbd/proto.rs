@@ -143,7 +143,9 @@ bitflags! {
 
 /// Makes an enum of wire codes with `wire` and `from_wire`.
 macro_rules! wire_codes {
-    ($(#[$meta:meta])* $name:ident: $repr:ty { $($(#[$doc:meta])* $variant:ident = $value:expr,)* }) => {
+    ($(#[$meta:meta])* $name:ident: $repr:ty {
+        $($(#[$doc:meta])* $variant:ident = $value:expr,)*
+    }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr($repr)]

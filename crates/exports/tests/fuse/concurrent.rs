@@ -33,10 +33,18 @@ struct Step {
 fn step() -> impl Strategy<Value = Step> {
     let what = prop_oneof![2 => Just(What::Read), 6 => Just(What::Write), 1 => Just(What::Zero)];
     // Few blocks, so that requests meet.
-    let start = prop_oneof![2 => (0_usize..6).prop_map(|n| n * 512), 1 => (0_usize..3).prop_map(|n| n * 4096),
-        3 => 0_usize..3000, 1 => SIZE - 900..SIZE];
-    let length = prop_oneof![3 => 1_usize..600, 3 => (1_usize..8).prop_map(|n| n * 512),
-        2 => Just(4096_usize), 1 => 1_usize..9000];
+    let start = prop_oneof![
+        2 => (0_usize..6).prop_map(|n| n * 512),
+        1 => (0_usize..3).prop_map(|n| n * 4096),
+        3 => 0_usize..3000,
+        1 => SIZE - 900..SIZE,
+    ];
+    let length = prop_oneof![
+        3 => 1_usize..600,
+        3 => (1_usize..8).prop_map(|n| n * 512),
+        2 => Just(4096_usize),
+        1 => 1_usize..9000,
+    ];
     (0..SESSIONS, what, start, length).prop_map(|(session, what, start, length)| {
         let end = (start + length).min(SIZE);
         Step { session, what, start, end }

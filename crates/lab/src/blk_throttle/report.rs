@@ -99,11 +99,12 @@ fn classes(samples: &[Sample]) -> impl Iterator<Item = LockClass> {
 /// Each class's counts, run by run.
 fn by_class(variant: &str, samples: &[Sample]) -> Value {
     let class = |class| {
-        let figures: Vec<(u64, f64)> = samples.iter().map(|it| of_class(it, class)).collect();
+        let (acquisitions, hold_us): (Vec<u64>, Vec<f64>) =
+            samples.iter().map(|it| of_class(it, class)).unzip();
         json!({
             "class": lock_name(variant, class),
-            "acquisitions": figures.iter().map(|(acquisitions, _)| acquisitions).collect::<Vec<_>>(),
-            "hold_us": figures.iter().map(|(_, us)| us).collect::<Vec<_>>(),
+            "acquisitions": acquisitions,
+            "hold_us": hold_us,
         })
     };
     classes(samples).map(class).collect()

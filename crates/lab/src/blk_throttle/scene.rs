@@ -122,7 +122,8 @@ impl Scene {
                 format!("file,path={path},queue.scheduler=none")
             }
             false => format!(
-                "null,size={bytes},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none,queue.scheduler=none"
+                "null,size={bytes},submit_queues=1,hw_queue_depth={NULL_TAGS},irqmode=none,\
+                 queue.scheduler=none"
             ),
         };
         DeviceSpec::parse(&text, Path::new("/")).map_err(|report| anyhow!(report.render(false)))

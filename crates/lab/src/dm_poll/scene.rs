@@ -163,7 +163,8 @@ fn latency(us: u32) -> String {
     let [p50, p90, p99, p999, max] =
         TAIL.map(|(_, tenths)| u64::from(us) * 100 * u64::from(tenths));
     format!(
-        "latency = {{ p50 = \"{p50}ns\", p90 = \"{p90}ns\", p99 = \"{p99}ns\", \"p99.9\" = \"{p999}ns\", max = \"{max}ns\" }}"
+        "latency = {{ p50 = \"{p50}ns\", p90 = \"{p90}ns\", p99 = \"{p99}ns\", \
+         \"p99.9\" = \"{p999}ns\", max = \"{max}ns\" }}"
     )
 }
 

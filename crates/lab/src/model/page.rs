@@ -44,8 +44,8 @@ impl Page {
     }
 
     fn inputs(&self) -> Part {
-        let Costs { line_ps, rest_ps, spin_ps, yield_ps, switch_ps, wake_ps, latency_ps, slice_ps } =
-            self.costs;
+        let Costs { line_ps, rest_ps, spin_ps, yield_ps, .. } = self.costs;
+        let Costs { switch_ps, wake_ps, latency_ps, slice_ps, .. } = self.costs;
         let line = |what: &str, ps: u64| vec![what.to_owned(), "measured".to_owned(), ns(ps)];
         let lines = vec![
             line("a cache line from the other core", line_ps),
@@ -289,11 +289,14 @@ impl Page {
                 "cores": mail::THREADS, "iops": [found.iops], "contention": [found.contention] })
         };
         json!({
-            "fitted_to": "before", "lines_as_measured": own_lines, "hold_ns": hold_ns, "outside_ns_per_io": outside_ns,
+            "fitted_to": "before", "lines_as_measured": own_lines, "hold_ns": hold_ns,
+            "outside_ns_per_io": outside_ns,
             "rows": [row("before", true, before), row("after", false, after)],
             "mailed": [
-                { "variant": "before", "iops": mail::BEFORE.iops, "contention": mail::BEFORE.contention },
-                { "variant": "after", "iops": mail::AFTER.iops, "contention": mail::AFTER.contention },
+                { "variant": "before", "iops": mail::BEFORE.iops,
+                    "contention": mail::BEFORE.contention },
+                { "variant": "after", "iops": mail::AFTER.iops,
+                    "contention": mail::AFTER.contention },
             ],
             "error": self.mail.error(),
         })
@@ -326,7 +329,8 @@ impl Page {
         }
         for (cores, found) in &one.beyond {
             let doubt = self.doubt(one, *cores);
-            let model = json!({ "iops": [found.iops], "contention": [found.contention], "error_carried": doubt });
+            let model = json!({ "iops": [found.iops], "contention": [found.contention],
+                "error_carried": doubt });
             rows.push(row(true, *cores, u64::from(*cores), model));
         }
         rows

@@ -2,8 +2,8 @@
 //! [`Design`].
 //!
 //! ```text
-//!  outside -> sections: line -> taken? hold : lose -> run what was taken -> own all ended? next batch
-//!                       ^------ again -------'                              else spin, yield, sleep
+//!  outside -> sections: line -> taken? hold : lose -> run what was taken -> all ended? next batch
+//!                       ^------ again -------'                             else spin, yield, sleep
 //! ```
 //!
 //! Invariants:

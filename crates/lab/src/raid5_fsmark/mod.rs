@@ -4,7 +4,8 @@
 //! (*ours*).
 //!
 //! ```text
-//! case --> rig: server (a child process: served, lane), loop device, file system --> load: fs_mark, watched --> report
+//! case --> rig: server (a child process: served, lane), loop device, file system
+//!      --> load: fs_mark, watched --> report
 //! ```
 //!
 //! Invariants:

@@ -2,8 +2,9 @@
 //! counted when it is asked.
 //!
 //! ```text
-//! fs_mark -> file system -> loop device -> /dev/fuse -> 64 lanes -> array (before, mailed) -> members
-//!                                                   \-> the product's data threads (ours)
+//! fs_mark -> file system -> loop device -> /dev/fuse
+//!      -> 64 lanes -> array (before, mailed) -> members
+//!      -> the product's data threads (ours)
 //! lab --"counts", "rescue"--> standard input of the child; its answers are a line each
 //! ```
 //!

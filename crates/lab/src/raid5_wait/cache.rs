@@ -3,7 +3,7 @@
 //! ```text
 //!            hash locks, each with its stripes and a list of those that are free
 //!  writers   +------+------+-----+------+
-//!  --get---> | 0    | 1    | ..  | 7    |     active: stripes that are not free, all locks together
+//!  --get---> | 0    | 1    | ..  | 7    |     active: stripes not free, all locks together
 //!            +--^---+------+-----+------+     blocked: nobody takes a free one but waiters that
 //!               |                                      see fewer than 3/4 active
 //!  --release--> released --> raid5d --> device lock: hold, handle, delayed

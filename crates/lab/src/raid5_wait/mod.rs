@@ -5,8 +5,9 @@
 //! taken back a year later because it could get stuck, which [`cache`]'s models find.
 //!
 //! ```text
-//! load: threads, files, sync --> array: Array, Writer --> shaped (before, mailed): cache --> raid5d --> members
-//!                                                    \\--> ours: context --> drystone_raid --> members
+//! load: threads, files, sync --> array: Array, Writer
+//!      --> shaped (before, mailed): cache --> raid5d --> members
+//!      --> ours: context --> drystone_raid --> members
 //! ```
 //!
 //! Each variant is an [`array::Array`] over members of the same kind under the same load; *ours* is

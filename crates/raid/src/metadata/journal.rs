@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! data area, a ring: | meta block 4 KiB | block | block | ... | meta block | block | ... |
-//! meta block:        | magic, checksum, version, size, sequence, position | payload | payload | ...
+//! meta block:        | magic, checksum, version, size, sequence, position | payload | ...
 //! ```
 //!
 //! A meta block names the blocks behind it: data by its array sector, parity by its member sector.

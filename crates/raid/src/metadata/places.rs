@@ -310,8 +310,8 @@ mod tests {
             let all: Vec<_> = areas.clone().chain(fixed).collect();
             prop_assert!(areas.clone().all(|area| !area.is_empty() && area.end <= sectors));
             for (index, area) in areas.enumerate() {
-                let others = all.iter().enumerate().filter(|(other, _)| *other != index);
-                prop_assert!(others.into_iter().all(|(_, other)| !overlap(&area, other)), "{places:?}");
+                let mut others = all.iter().enumerate().filter(|(other, _)| *other != index);
+                prop_assert!(others.all(|(_, other)| !overlap(&area, other)), "{places:?}");
             }
         }
     }

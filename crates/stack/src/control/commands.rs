@@ -57,16 +57,15 @@ const MEMBERS: Shape = &[
     ("members", "the names of the devices that it was about, or that the array has"),
     ("warning", "a sentence on what may come of it, or null"),
 ];
-const ARRAYS: &str = "a list of { name, version, creation_time, level, array_size, used_dev_size, raid_devices, total_devices, active_devices, \
-     working_devices, failed_devices, spare_devices, consistency_policy, bitmap, update_time, \
-     state, array_state, read_only, \
-     layout, algorithm, chunk_size, sync, resync_pending, set_name, uuid, events, mismatch_cnt \
-     (sectors), suspects (a text on what may be wrong because of a forced start, or null), \
-     left_out (sentences on devices that took no part in the start), notices (sentences on what \
-     was found damaged then), devices }, sizes in \
-     bytes, times in seconds since 1970; bitmap is null or { pages_used, pages, chunk }; sync is \
-     null or { action, done, total, percent, speed (a second) }, of \
-     each member; devices is a list of \
+const ARRAYS: &str = "a list of { name, version, creation_time, level, array_size, \
+     used_dev_size, raid_devices, total_devices, active_devices, working_devices, \
+     failed_devices, spare_devices, consistency_policy, bitmap, update_time, state, \
+     array_state, read_only, layout, algorithm, chunk_size, sync, resync_pending, set_name, \
+     uuid, events, mismatch_cnt (sectors), suspects (a text on what may be wrong because of a \
+     forced start, or null), left_out (sentences on devices that took no part in the start), \
+     notices (sentences on what was found damaged then), devices }, sizes in bytes, times in \
+     seconds since 1970; bitmap is null or { pages_used, pages, chunk }; sync is null or \
+     { action, done, total, percent, speed (a second) }, of each member; devices is a list of \
      { device, path, number, major, minor, raid_device, state, replacement, bad_blocks }";
 
 /// All commands.

@@ -10,23 +10,36 @@ use crate::attributes::ATTRIBUTES;
 use crate::schema::indented;
 
 const EXAMPLE: &str = "\
-{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":2},\"id\":1}
-{\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\",\"warning\":null}}
-{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":3}}
-{\"error\":{\"code\":\"out-of-range\",\"message\":\"`queue/nomerges`: `3` is out of range; permitted: a whole number from 0 to 2\"}}
+{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\
+    \"value\":2},\"id\":1}
+{\"id\":1,\"result\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\"value\":\"2\",\
+    \"warning\":null}}
+{\"command\":\"set\",\"arguments\":{\"device\":\"disk\",\"attribute\":\"queue/nomerges\",\
+    \"value\":3}}
+{\"error\":{\"code\":\"out-of-range\",\"message\":\"`queue/nomerges`: `3` is out of range; \
+    permitted: a whole number from 0 to 2\"}}
 {\"command\":\"lockstat\",\"arguments\":{\"hold\":true}}
-{\"result\":{\"hold\":true,\"classes\":[{\"class\":\"control\",\"contentions\":0,\"waits\":0,\"waittime_min_ns\":0,\"waittime_max_ns\":0,\"waittime_total_ns\":0,\"waittime_avg_ns\":0,\"acquisitions\":1,\"holds\":0,\"holdtime_min_ns\":null,\"holdtime_max_ns\":null,\"holdtime_total_ns\":null,\"holdtime_avg_ns\":null}]}}
+{\"result\":{\"hold\":true,\"classes\":[{\"class\":\"control\",\"contentions\":0,\"waits\":0,\
+    \"waittime_min_ns\":0,\"waittime_max_ns\":0,\"waittime_total_ns\":0,\"waittime_avg_ns\":0,\
+    \"acquisitions\":1,\"holds\":0,\"holdtime_min_ns\":null,\"holdtime_max_ns\":null,\
+    \"holdtime_total_ns\":null,\"holdtime_avg_ns\":null}]}}
 ";
 
 fn intro() -> String {
     format!(
-        "A running server listens on a Unix socket of mode 0600: $XDG_RUNTIME_DIR/drystone/NAME.sock (for\n\
-         root /run/drystone/NAME.sock), NAME being the stack file's stem, or what --control says. Each line\n\
+        "A running server listens on a Unix socket of mode 0600: \
+         $XDG_RUNTIME_DIR/drystone/NAME.sock (for\n\
+         root /run/drystone/NAME.sock), NAME being the stack file's stem, or what --control says. \
+         Each line\n\
          is one request in JSON of at most {} bytes, and each gets one line in answer, in order:\n\
-         {{\"command\": NAME, \"arguments\": {{...}}, \"id\": ANY}}. `arguments` may be left out when there are\n\
-         none; `id` comes back as it was written. A key that is given twice is refused. The answer has\n\
-         either `result` or `error` with `code` and `message`. A client that is silent for 30 s is\n\
-         disconnected. The server has 64 clients at a time; when one more connects, the client that has\n\
+         {{\"command\": NAME, \"arguments\": {{...}}, \"id\": ANY}}. \
+         `arguments` may be left out when there are\n\
+         none; `id` comes back as it was written. A key that is given twice is refused. \
+         The answer has\n\
+         either `result` or `error` with `code` and `message`. A client that is silent for 30 s \
+         is\n\
+         disconnected. The server has 64 clients at a time; when one more connects, \
+         the client that has\n\
          been idle for longest is disconnected. This is protocol {PROTOCOL}.\n",
         MAX_LINE_BYTES
     )

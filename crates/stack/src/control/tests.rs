@@ -194,7 +194,9 @@ fn groups_are_asked_for_by_path() {
         (stat(&[("path", "/")])["path"].take(), stat(&[("path", "a")])["path"].take()),
         (json!("/"), json!("a"))
     );
-    let line = json!({ "device": "disk", "rbytes": 1, "wbytes": 0, "rios": 1, "wios": 0, "dbytes": 0, "dios": 0 });
+    let line = json!({
+        "device": "disk", "rbytes": 1, "wbytes": 0, "rios": 1, "wios": 0, "dbytes": 0, "dios": 0,
+    });
     assert_eq!(stat(&[("reset", "true")])["io_stat"], json!([line]));
 }
 
@@ -340,7 +342,10 @@ fn the_id_comes_back() {
 
 #[test]
 fn numbers_keep_their_digits() {
-    let line = r#"{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges","value":123456789012345678901234567890}}"#;
+    let line = concat!(
+        r#"{"command":"set","arguments":{"device":"disk","attribute":"queue/nomerges","#,
+        r#""value":123456789012345678901234567890}}"#
+    );
     let message = ask(line)["error"]["message"].take();
     assert!(message.as_str().unwrap().contains("123456789012345678901234567890"), "{message}");
 }

@@ -174,9 +174,10 @@ fn clash(other: &Used, path: &Path, span: &Span, stack: &StackSpec, findings: &m
         return;
     }
     let theirs = stack.exports.iter().filter(|export| export.name == other.name);
-    let spelled_alike = { theirs }.flat_map(|export| &export.nbd).any(
-        |listener| matches!(listener, Listener::Unix { path: their_path, .. } if their_path == path),
-    );
+    let spelled_alike = { theirs }.flat_map(|export| &export.nbd).any(|listener| match listener {
+        Listener::Unix { path: their_path, .. } => their_path == path,
+        _ => false,
+    });
     if !spelled_alike {
         let message = format!("{} is the socket of export `{}`", path.display(), other.name);
         findings.error_also(span, message, "write both paths alike to share it", also);

@@ -6,7 +6,8 @@ use crate::duration::Unit;
 
 /// An example of an `allow` table.
 pub const ALLOW_DOC: &str = "a table of clients, as in \
-    { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
+    { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \
+    \"net:192.0.2.0/24\" = \"read-only\" }";
 
 /// An example of a `clients` table.
 pub const CLIENTS_DOC: &str = "a table of clients and groups, as in \

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   entry:  REGISTER --> (kernel: waits, copies a request in) --> completion --> ours
-//!             ours --> COMMIT_AND_FETCH, answer in the same memory --> (kernel) --> completion --> ours
+//!   ours --> COMMIT_AND_FETCH, answer in the same memory --> (kernel) --> completion --> ours
 //! ```
 //!
 //! Invariants:

@@ -1,7 +1,7 @@
 //! The locks on ranges of volumes that a session's writes hold, and the writes that wait for one.
 //!
 //! ```text
-//!   whole blocks:    shared lock    -- blocked by others' unaligned writes --> blocked, with its bio
+//!   whole blocks:    shared lock    -- blocked by others' unaligned writes --> keeps its bio
 //!   parts of blocks: exclusive lock -- one at a time of a session and volume --> in line
 //! ```
 //!

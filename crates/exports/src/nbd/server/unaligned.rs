@@ -1,10 +1,10 @@
 //! Writes and zeroes that do not cover whole blocks: [`Blocks`] draws them.
 //!
 //! ```text
-//!   write    [ data of all its blocks | spare ]   read an edge into the spare block, complete the data with it,
-//!                                                 the other edge likewise, write all
-//!   zeroes   [ a block ]                          read an edge, zero its part, write it, the other edge likewise;
-//!                                                 then what is inside as ever
+//!   write    [ data of all its blocks | spare ]   read an edge into the spare block, complete the
+//!                                                 data with it, the other edge likewise, write all
+//!   zeroes   [ a block ]                          read an edge, zero its part, write it, the other
+//!                                                 edge likewise; then what is inside as ever
 //! ```
 //!
 //! Invariants:

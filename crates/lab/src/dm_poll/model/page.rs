@@ -332,14 +332,17 @@ impl Page {
         let Inputs { look_ns, hold_ns, found_ns, found_hold_ns, take_in_ns, tell_ns, send_ns } =
             self.inputs;
         json!({
-            "modelled": false, "line_ns": ns(self.costs.line_ps), "look_ns": look_ns, "hold_ns": hold_ns,
-            "found_ns": found_ns, "found_hold_ns": found_hold_ns, "take_in_ns": take_in_ns, "tell_ns": tell_ns, "send_ns": send_ns,
+            "modelled": false, "line_ns": ns(self.costs.line_ps), "look_ns": look_ns,
+            "hold_ns": hold_ns, "found_ns": found_ns, "found_hold_ns": found_hold_ns,
+            "take_in_ns": take_in_ns, "tell_ns": tell_ns, "send_ns": send_ns,
             "wake_latency_ns": self.wake.latency_ns, "wake_sleeper_cpu_ns": self.wake.sleeper_ns,
             "wake_waker_ns": self.wake.waker_ns, "spin_ns": ns(self.costs.spin_ps),
             "yield_ns": ns(self.costs.yield_ps), "switch_ns": ns(self.costs.switch_ps),
             "slice_ns": ns(self.costs.slice_ps), "cores_are_siblings": self.siblings,
-            "linear_interrupt_ns": ns(linear.interrupt_ps), "linear_submit_ns": ns(linear.submit_ps),
-            "stripe_interrupt_ns": ns(striped.interrupt_ps), "stripe_submit_ns": ns(striped.submit_ps),
+            "linear_interrupt_ns": ns(linear.interrupt_ps),
+            "linear_submit_ns": ns(linear.submit_ps),
+            "stripe_interrupt_ns": ns(striped.interrupt_ps),
+            "stripe_submit_ns": ns(striped.submit_ps),
         })
     }
 

@@ -2,10 +2,10 @@
 //! ends by interrupts or by polling, as `drystone_bench::lane` does it.
 //!
 //! ```text
-//!  submit one -> poll: look at the queue of the oldest  line -> taken? hold -> tell others' owners -> reap
-//!      ^                 (striped: at each member's)             skip, or spin and sleep           |
-//!      |         interrupt: reap what the device's core told, sleep if all are in flight           |
-//!      '-----------------------------------------------------------------------------------------'
+//!  submit one -> poll: look at the queue of the oldest  line -> taken? hold -> tell owners -> reap
+//!      ^                 (striped: at each member's)             skip, or spin and sleep       |
+//!      |         interrupt: reap what the device's core told, sleep if all are in flight       |
+//!      '---------------------------------------------------------------------------------------'
 //! ```
 //!
 //! Invariants:

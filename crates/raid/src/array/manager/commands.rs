@@ -69,7 +69,10 @@ impl Manager {
             }
             Command::Replace(name) => {
                 let role = self.members[self.position_of(name)?].state.role();
-                let is_chosen = |disk: &Disk| matches!(disk.state, DiskState::Replacement(own) if Some(own) == role);
+                let is_chosen = |disk: &Disk| match disk.state {
+                    DiskState::Replacement(own) => Some(own) == role,
+                    _ => false,
+                };
                 match role.is_none() || self.members.iter().any(is_chosen) {
                     true => Ok(()),
                     false => Err(Error::invalid(format!(

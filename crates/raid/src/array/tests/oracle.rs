@@ -171,7 +171,8 @@ proptest! {
         let (mut stand, whole) = filled(policy);
         for change in &changes {
             let memory = &stand.memories[change.0];
-            let Ok(mut own) = Superblock::parse(&memory.get(8, 4096), 8, memory.sectors()) else { continue };
+            let own = Superblock::parse(&memory.get(8, 4096), 8, memory.sectors());
+            let Ok(mut own) = own else { continue };
             apply(&mut own, *change);
             memory.put(8, &own.to_bytes());
         }
@@ -180,7 +181,8 @@ proptest! {
         let mut model = contents(&mut stand, blocks);
         if changes.iter().all(|(_, field, _, _)| OF_PLACES.contains(field)) {
             for (block, bytes) in (0..whole).zip(&model) {
-                prop_assert!(bytes.as_ref().is_none_or(|bytes| *bytes == pattern(block)), "block {block}");
+                let is_right = bytes.as_ref().is_none_or(|bytes| *bytes == pattern(block));
+                prop_assert!(is_right, "block {block}");
             }
         }
         for (block, byte) in &writes {

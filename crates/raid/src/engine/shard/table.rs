@@ -161,7 +161,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_map_and_a_queue(steps in proptest::collection::vec((0u32..12, 0u64..20, 0..4), 0..200)) {
+        fn as_a_map_and_a_queue(
+            steps in proptest::collection::vec((0u32..12, 0u64..20, 0..4), 0..200),
+        ) {
             let mut table = StripeTable::new();
             table.resize(6);
             let (mut sectors, mut idle) = (BTreeMap::new(), VecDeque::new());

@@ -367,7 +367,11 @@ proptest! {
 
     /// Data are right and parity fits, however I/O ends.
     #[test]
-    fn writes_and_reads((level, number, disks) in levels(), stripes in 1usize..12, steps in steps()) {
+    fn writes_and_reads(
+        (level, number, disks) in levels(),
+        stripes in 1usize..12,
+        steps in steps(),
+    ) {
         let mut bench = Bench::new(level, number, disks, stripes);
         steps.into_iter().for_each(|step| bench.step(step));
         bench.drain();

@@ -37,7 +37,10 @@ enum Step {
 fn new_bio(space: u64) -> impl Strategy<Value = New> {
     use PriorityClass::*;
     let op = prop_oneof![
-        6 => Just(Op::Read), 6 => Just(Op::Write), 1 => Just(Op::Discard), 1 => Just(Op::WriteZeroes)
+        6 => Just(Op::Read),
+        6 => Just(Op::Write),
+        1 => Just(Op::Discard),
+        1 => Just(Op::WriteZeroes),
     ];
     let class =
         prop_oneof![4 => Just(None), 2 => Just(BestEffort), 2 => Just(RealTime), 2 => Just(Idle)];
@@ -279,7 +282,8 @@ proptest! {
         first in prop::collection::vec(new_bio(1500), 200..500),
         steps in prop::collection::vec(step(1500), 1..60),
     ) {
-        let first = first.into_iter().map(|new| New { op: Op::Read, class: PriorityClass::None, ..new });
+        let first =
+            first.into_iter().map(|new| New { op: Op::Read, class: PriorityClass::None, ..new });
         let insert = Step::Insert(0, first.collect());
         let steps: Vec<_> = std::iter::once(insert).chain(steps).collect();
         run(Limits { max_bytes: 8 * 512, ..Limits::default() }, &steps)?;
