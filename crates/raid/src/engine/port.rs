@@ -3,7 +3,7 @@
 //! Invariants:
 //! * A port is open before its channel brings anything to a shard, and closed after the last item
 //!   of it has come back. So the channel that ends an item finds the port that it came through.
-//! * `is_foreign` is set, by the holder of a shard, before the word that tells of it, and taken
+//! * `expects_remote` is set, by the holder of a shard, before the word that tells of it, and taken
 //!   back by the channel itself while it has nothing in any shard.
 
 use drystone_core::SharedBioList;
@@ -36,7 +36,7 @@ pub(crate) struct PortState {
     /// No write of it is in flight since writes were stopped.
     pub(crate) writes_quiesced: Quiesced,
     /// Items of it wait for what another context does, whose owner may be away.
-    is_foreign: AtomicBool,
+    expects_remote: AtomicBool,
     /// Writes that it let pass so far; by the channel.
     writes: AtomicU64,
 }
@@ -48,24 +48,24 @@ impl PortState {
             done: SharedBioList::new(),
             quiesced: Quiesced::new(),
             writes_quiesced: Quiesced::new(),
-            is_foreign: AtomicBool::new(false),
+            expects_remote: AtomicBool::new(false),
             writes: AtomicU64::new(0),
         }
     }
 
     /// An item of it is in the hands of another context. True if that is news to it.
-    pub(crate) fn set_foreign(&self) -> bool {
-        !self.is_foreign.swap(true, AcqRel)
+    pub(crate) fn set_remote(&self) -> bool {
+        !self.expects_remote.swap(true, AcqRel)
     }
 
-    pub(crate) fn is_foreign(&self) -> bool {
-        self.is_foreign.load(Acquire)
+    pub(crate) fn expects_remote(&self) -> bool {
+        self.expects_remote.load(Acquire)
     }
 
     /// The channel has nothing in any shard.
-    pub(crate) fn clear_foreign(&self) {
-        if self.is_foreign.load(Relaxed) {
-            self.is_foreign.store(false, Release);
+    pub(crate) fn clear_remote(&self) {
+        if self.expects_remote.load(Relaxed) {
+            self.expects_remote.store(false, Release);
         }
     }
 

@@ -203,7 +203,7 @@ pub(crate) struct LogEffects {
     pub(crate) done: Vec<Ticket>,
     pub(crate) reports: Vec<Report>,
     /// Ports whose items are in the hands of others.
-    pub(crate) foreign: Vec<u32>,
+    pub(crate) remote: Vec<u32>,
 }
 
 /// The state of a log.
@@ -289,7 +289,7 @@ impl Log {
             self.go_on(turn, out);
         }
         // These may wait for a context whose owner is away.
-        out.foreign.extend(self.queue.iter().map(|ticket| ticket.0.port));
+        out.remote.extend(self.queue.iter().map(|ticket| ticket.0.port));
     }
 
     fn go_on(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
@@ -345,7 +345,7 @@ impl Log {
         let room = replacement.map_or(area.parity_bytes, |(_, area)| area.parity_bytes);
         let room = room.min(area.parity_bytes) as usize;
         self.choose(room);
-        out.foreign
+        out.remote
             .extend(self.round.iter().map(|ticket| ticket.0.port).filter(|h| *h != turn.home));
         let mut bufs = std::mem::take(&mut self.bufs);
         bufs.push(self.header());

@@ -310,7 +310,7 @@ impl Channel for ArrayChannel {
 
     /// Items may wait for I/O that another context began, whose owner is away.
     fn waits_on_peer(&self) -> bool {
-        self.traffic.has_items() && self.peers.own().is_foreign()
+        self.traffic.has_items() && self.peers.own().expects_remote()
     }
 
     fn push_shared_work(&mut self, _env: &mut Env) -> bool {

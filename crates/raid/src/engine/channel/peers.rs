@@ -70,12 +70,12 @@ impl Peers {
 
     /// Items of a port are in the hands of another context. The doorbell by which that channel is
     /// to be told, if it does not know yet.
-    pub(super) fn mark_foreign(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
+    pub(super) fn mark_remote(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
         if home == self.home() {
-            self.own.set_foreign();
+            self.own.set_remote();
             return None;
         }
-        let port = self.find(home, locks).filter(|port| port.set_foreign())?;
+        let port = self.find(home, locks).filter(|port| port.set_remote())?;
         Some(port.doorbell().clone())
     }
 
@@ -154,11 +154,11 @@ mod tests {
         let shared = Shared::new("a", conf(3), &locks);
         let mut first = open(&shared, Origin::Io, &locks);
         let second = open(&shared, Origin::Io, &locks);
-        assert!(first.mark_foreign(0, &locks).is_none() && first.own().is_foreign());
-        assert!(first.mark_foreign(1, &locks).is_some() && second.own().is_foreign());
-        assert!(first.mark_foreign(1, &locks).is_none(), "it knows");
-        second.own().clear_foreign();
-        assert!(first.mark_foreign(1, &locks).is_some());
+        assert!(first.mark_remote(0, &locks).is_none() && first.own().expects_remote());
+        assert!(first.mark_remote(1, &locks).is_some() && second.own().expects_remote());
+        assert!(first.mark_remote(1, &locks).is_none(), "it knows");
+        second.own().clear_remote();
+        assert!(first.mark_remote(1, &locks).is_some());
     }
 
     #[test]

@@ -193,7 +193,7 @@ impl ArrayChannel {
         }
         self.effects.spares.keep(&mut self.log_effects.done);
         self.effects.reports.append(&mut self.log_effects.reports);
-        self.effects.foreign.append(&mut self.log_effects.foreign);
+        self.effects.remote.append(&mut self.log_effects.remote);
         if self.effects.mismatches > 0 {
             self.shared.add_mismatches(std::mem::take(&mut self.effects.mismatches));
         }
@@ -203,8 +203,8 @@ impl ArrayChannel {
         if !self.effects.words.is_empty() {
             self.shared.want_words(&mut self.effects.words);
         }
-        while let Some(home) = self.effects.foreign.pop() {
-            if let Some(doorbell) = self.peers.mark_foreign(home, &env.locks) {
+        while let Some(home) = self.effects.remote.pop() {
+            if let Some(doorbell) = self.peers.mark_remote(home, &env.locks) {
                 env.notify_lazily(doorbell);
             }
         }
@@ -222,7 +222,7 @@ impl ArrayChannel {
         self.traffic.end_item();
         env.expected_remote -= 1;
         if !self.traffic.has_items() {
-            self.peers.own().clear_foreign();
+            self.peers.own().clear_remote();
         }
         env.end_bio(item);
     }

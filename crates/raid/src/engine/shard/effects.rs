@@ -14,7 +14,7 @@ pub(crate) struct TurnEffects {
     pub(crate) done: BioList,
     pub(crate) reports: Vec<Report>,
     /// Ports with items that are in the hands of other channels.
-    pub(crate) foreign: Vec<u32>,
+    pub(crate) remote: Vec<u32>,
     /// Sectors of parity that did not fit.
     pub(crate) mismatches: u64,
     /// Words of the bitmap that must be set.
@@ -27,9 +27,9 @@ pub(crate) struct TurnEffects {
 
 impl TurnEffects {
     /// Items that came through port `home` are in the hands of another context.
-    pub(super) fn add_foreign(&mut self, home: u32) {
-        if self.foreign.last() != Some(&home) {
-            self.foreign.push(home);
+    pub(super) fn add_remote(&mut self, home: u32) {
+        if self.remote.last() != Some(&home) {
+            self.remote.push(home);
         }
     }
 }

@@ -133,14 +133,14 @@ impl Steps<'_> {
             self.counts.reads += count
         }
         self.out.io.extend(roles.iter().map(|role| MemberIo { role, sector, ..io }));
-        self.add_foreign();
+        self.add_remote();
     }
 
     /// Note the stripe's items that came through other ports: they are in this channel's hands.
-    pub(super) fn add_foreign(&mut self) {
+    pub(super) fn add_remote(&mut self) {
         let (turn, items) = (self.turn, &*self.items);
         let homes = self.stripe.items().map(|item| items.home(item));
-        homes.filter(|home| *home != turn.home).for_each(|home| self.out.add_foreign(home));
+        homes.filter(|home| *home != turn.home).for_each(|home| self.out.add_remote(home));
     }
 
     fn read(&mut self) -> Step {

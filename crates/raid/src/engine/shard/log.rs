@@ -37,7 +37,7 @@ impl Steps<'_> {
         stripe.pending = Some(pending);
         ticket.set_home(self.turn.home);
         self.out.tickets.push(ticket);
-        self.add_foreign();
+        self.add_remote();
     }
 
     /// The log is written; or its member has failed, which has to be on record.

@@ -139,7 +139,7 @@ impl Shard {
         if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;
             self.items.wait_last(number);
-            out.add_foreign(home);
+            out.add_remote(home);
         }
         self.items.end_if_done(number, &mut out.done);
     }
@@ -171,7 +171,7 @@ impl Shard {
         if stripe.state == State::Idle {
             self.ready.push(id, stripe);
         } else if stripe.driver != home {
-            out.add_foreign(home);
+            out.add_remote(home);
         }
     }
 
