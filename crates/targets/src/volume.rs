@@ -67,7 +67,7 @@ impl Volume {
     }
 
     /// Hold new I/O back from now on. I/O in flight goes on, and I/O that waits in a `delay` does
-    /// so at once, as Linux does it; see [`Volume::is_quiet`].
+    /// so at once, as Linux does it; see [`Volume::is_quiesced`].
     pub fn start_suspend(&self) {
         let control = self.control();
         if !self.shared.live().suspended {
@@ -79,7 +79,7 @@ impl Volume {
 
     /// Have every context look at the suspension, and see whether all I/O that was let through
     /// before it has ended. False also if the volume is not suspended. Waits for nobody; ask again.
-    pub fn is_quiet(&self) -> bool {
+    pub fn is_quiesced(&self) -> bool {
         let (epoch, live) = self.shared.published();
         if !live.suspended {
             return false;
@@ -102,7 +102,7 @@ impl Volume {
             return Err(Error::invalid(format!("{}: it was removed", self.shared.name)));
         }
         let next = match &control.inactive {
-            Some(_) if live.table.is_some() && !self.is_quiet() => {
+            Some(_) if live.table.is_some() && !self.is_quiesced() => {
                 return Err(Error::invalid(format!(
                     "{}: I/O in flight: suspend it before its table is swapped",
                     self.shared.name

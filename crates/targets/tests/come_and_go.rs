@@ -22,7 +22,7 @@ fn linear(device: &Shared) -> Table {
 fn swap(volume: &Volume, table: Table) {
     volume.load(table);
     volume.start_suspend();
-    assert!(volume.is_quiet());
+    assert!(volume.is_quiesced());
     volume.resume().unwrap();
 }
 

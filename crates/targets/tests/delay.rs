@@ -339,11 +339,11 @@ fn a_suspension_waits_for_no_delay() {
     assert_eq!(rig.status(), format!("0 64 delay 1 {CONTEXTS} {CONTEXTS}\n"));
     a.hold(true);
     rig.volume.start_suspend();
-    assert!(!rig.volume.is_quiet(), "what waited is in flight");
+    assert!(!rig.volume.is_quiesced(), "what waited is in flight");
     assert_eq!(rig.status(), "0 64 delay 0 0 0\n");
     assert_eq!(a.seen().len(), 1 + 2 * CONTEXTS);
     a.release();
-    until("the volume is quiet", || rig.volume.is_quiet());
+    until("the volume is quiet", || rig.volume.is_quiesced());
     // Meanwhile bios are kept, without a delay running.
     rig.user.submit(bio(Op::Read, 61));
     assert_eq!(rig.status(), "0 64 delay 0 0 0\n");
@@ -437,7 +437,7 @@ fn a_storm_of_swaps_over_what_waits() {
         let swap = |n: usize| {
             volume.load(table(tables[n % tables.len()]));
             volume.start_suspend();
-            until("the volume is quiet", || volume.is_quiet());
+            until("the volume is quiet", || volume.is_quiesced());
             volume.resume().unwrap();
         };
         let mut swaps = 0;
@@ -466,9 +466,9 @@ fn nothing_begins_to_wait_in_a_suspended_volume() {
     write.flags = BioFlags::PREFLUSH;
     rig.user.submit(write);
     rig.volume.start_suspend();
-    assert!(!rig.volume.is_quiet());
+    assert!(!rig.volume.is_quiesced());
     disk.release();
-    until("the volume is quiet", || rig.volume.is_quiet());
+    until("the volume is quiet", || rig.volume.is_quiesced());
     assert_eq!(rig.status(), "0 64 delay 0 0 0\n");
     assert_eq!(seen(&disk), [(Op::Flush, 0), (Op::Write, 9)]);
     assert_eq!(rig.user.reap().len(), 1);

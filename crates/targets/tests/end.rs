@@ -60,7 +60,7 @@ fn what_is_asked_beyond_the_end_is_data() {
     for lines in [vec![line(0)], vec![line(0), line(8)]] {
         let size = lines.len() as u64 * 4096;
         volume.start_suspend();
-        assert!(volume.is_quiet());
+        assert!(volume.is_quiesced());
         volume.load(Table::new(lines).unwrap());
         volume.resume().unwrap();
         assert_eq!(volume.extents(size, 512, 9).unwrap(), [Extent::data(size, 512)]);

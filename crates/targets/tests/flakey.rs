@@ -336,7 +336,7 @@ fn random_bytes_of_what_is_read() {
     let (volume, disk) = (again.volume.clone(), again.disk.clone());
     volume.load(table(spec(&disk, (0, 1), faults)));
     volume.start_suspend();
-    assert!(volume.is_quiet());
+    assert!(volume.is_quiesced());
     volume.resume().unwrap();
     assert_eq!(random_reads(&mut again, 200), found);
     // Another context, and another seed, have other numbers.

@@ -57,7 +57,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 fn suspend(volume: &Volume) {
     volume.start_suspend();
-    until("the volume is quiet", || volume.is_quiet());
+    until("the volume is quiet", || volume.is_quiesced());
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn old_io_drains_and_new_io_waits() {
     a.hold(true);
     user.submit(write(1, 1));
     volume.start_suspend();
-    assert!(!volume.is_quiet(), "a write is in flight");
+    assert!(!volume.is_quiesced(), "a write is in flight");
     for sector in 2..5 {
         user.submit(write(sector, 2));
     }
@@ -117,7 +117,7 @@ fn old_io_drains_and_new_io_waits() {
     assert_eq!(user.reap().iter().map(|bio| bio.status).collect::<Vec<_>>(), [Status::Again]);
     assert_eq!(a.seen().len(), 1);
     a.release();
-    until("the volume is quiet", || volume.is_quiet());
+    until("the volume is quiet", || volume.is_quiesced());
     assert_eq!(user.wait().user_data, 1);
     volume.load(linear(&b, SECTORS));
     volume.resume().unwrap();
@@ -142,7 +142,7 @@ fn a_resume_without_a_new_table_goes_on_with_the_old() {
     volume.start_suspend();
     user.submit(write(2, 1));
     volume.resume().unwrap();
-    assert!(!volume.is_quiet(), "not suspended");
+    assert!(!volume.is_quiesced(), "not suspended");
     assert_eq!(a.seen().len(), 2);
     a.release();
     assert_eq!((user.wait().user_data, user.wait().user_data), (1, 2));
@@ -158,7 +158,7 @@ fn bios_kept_for_a_context_that_goes_end_with_it() {
     user.submit(write(1, 1));
     drop(user);
     assert_eq!(set.free_idle_orphans(), 0);
-    assert!(volume.is_quiet());
+    assert!(volume.is_quiesced());
     volume.resume().unwrap();
     assert!(a.seen().is_empty());
 }
@@ -180,10 +180,10 @@ fn a_swap_waits_for_no_thread_outside_the_library() {
     // From here on 31 contexts are not called; the first goes on.
     volume.load(linear(&b, SECTORS));
     volume.start_suspend();
-    assert!(!volume.is_quiet());
+    assert!(!volume.is_quiesced());
     users[0].submit(write(0, 1));
     a.release();
-    until("the volume is quiet", || volume.is_quiet());
+    until("the volume is quiet", || volume.is_quiesced());
     volume.resume().unwrap();
     assert_eq!(users[0].wait().status, Status::Ok);
     assert_eq!(b.seen().len(), 1);

@@ -480,16 +480,16 @@ fn a_context_that_is_dropped_finishes_its_log() {
 }
 
 #[test]
-fn a_suspended_volume_is_quiet_when_its_log_is_written() {
+fn a_suspended_volume_is_quiesced_when_its_log_is_written() {
     let mut rig = Rig::new();
     rig.log.hold(true);
     rig.user.submit(fua(write(1, 1, 1)));
     rig.volume.start_suspend();
-    assert!(!rig.volume.is_quiet());
+    assert!(!rig.volume.is_quiesced());
     rig.log.release();
     assert!(rig.user.wait().status.is_ok());
     let deadline = Instant::now() + PATIENCE;
-    while !rig.volume.is_quiet() {
+    while !rig.volume.is_quiesced() {
         assert!(Instant::now() < deadline);
     }
     assert_eq!(rig.words(), "u1");

@@ -164,8 +164,8 @@ impl Array {
     }
 
     /// All I/O that was let through before the suspension has ended. Waits for nobody; ask again.
-    pub fn is_quiet(&self) -> bool {
-        self.shared().is_quiet()
+    pub fn is_quiesced(&self) -> bool {
+        self.shared().is_quiesced()
     }
 
     /// Let kept I/O go on.

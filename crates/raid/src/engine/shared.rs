@@ -178,14 +178,14 @@ impl Shared {
     }
 
     /// The array is suspended, and nothing that passed before is in flight.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiesced(&self) -> bool {
         let conf = self.conf();
-        conf.is_suspended && self.is_quiet_since(conf.suspended_since)
+        conf.is_suspended && self.is_quiesced_since(conf.suspended_since)
     }
 
     /// Nothing of the array's I/O is in flight since a suspension. Has the channels look that have
     /// not said so.
-    pub(crate) fn is_quiet_since(&self, epoch: u64) -> bool {
+    pub(crate) fn is_quiesced_since(&self, epoch: u64) -> bool {
         self.all_say(|port| port.quiesced.is_since(epoch))
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * A refused change has changed nothing. A suspension that takes too long is taken back.
-//! * Waiting is asking [`Volume::is_quiet`] again after a pause; no lock is held meanwhile, only
+//! * Waiting is asking [`Volume::is_quiesced`] again after a pause; no lock is held meanwhile, only
 //!   the claim on the volume.
 
 use std::sync::Arc;
@@ -302,7 +302,7 @@ impl Changes<'_> {
     /// Asks with growing pauses whether everything in flight has ended.
     fn until_quiet(&self, live: &LiveDevice, volume: &Volume, patience: &Patience) -> Result<()> {
         let mut pause = FIRST_PAUSE_NS;
-        while !volume.is_quiet() {
+        while !volume.is_quiesced() {
             if !volume.is_suspended() {
                 return refused(Refused::Failed, "the server is stopping");
             }

@@ -289,13 +289,13 @@ mod tests {
         with_view(&shared.clone(), move |view, env| {
             shared.publish(|live| live.suspended = true);
             let epoch = shared.published().0;
-            let is_quiet = || shared.ports().iter().all(|port| port.quiesced.is_since(epoch));
+            let is_quiesced = || shared.ports().iter().all(|port| port.quiesced.is_since(epoch));
             view.report(env);
-            assert!(!is_quiet(), "the view has not seen it");
+            assert!(!is_quiesced(), "the view has not seen it");
             let live = view.published(env);
             view.replace(live);
             view.report(env);
-            assert!(is_quiet());
+            assert!(is_quiesced());
         });
     }
 

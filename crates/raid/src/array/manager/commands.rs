@@ -387,15 +387,15 @@ impl Manager {
         let deadline = self.requests.stop_deadline()?;
         self.sync.interrupt();
         let epoch = self.shared.suspend();
-        let is_quiet = self.sync.action().is_none()
-            && self.shared.is_quiet_since(epoch)
+        let is_quiesced = self.sync.action().is_none()
+            && self.shared.is_quiesced_since(epoch)
             // Blocks that could not be read are rewritten after the bios that read them have
             // ended.
             && self.shared.writes_have_ended(None, self.io.ctx.locks());
-        if !is_quiet && now < deadline {
+        if !is_quiesced && now < deadline {
             return Some(now + QUIET_PAUSE_NS);
         }
-        if !is_quiet {
+        if !is_quiesced {
             self.shared.publish(|conf| conf.is_suspended = false);
             let text = format!("{} has I/O in flight that does not end", self.shared.name);
             self.requests.refuse_stops(|| busy(text.clone()));

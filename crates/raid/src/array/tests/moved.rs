@@ -48,9 +48,9 @@ fn spoil(memory: &Memory, sector: u64) {
 
 fn all_ended(volume: &Volume) -> bool {
     volume.start_suspend();
-    let is_quiet = volume.is_quiet();
+    let is_quiesced = volume.is_quiesced();
     volume.resume().unwrap();
-    is_quiet
+    is_quiesced
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn what_a_member_cannot_read_comes_back_and_is_computed() {
     let stats = array.stats();
     assert_eq!(stats.in_flight(), (0, 0));
     array.start_suspend();
-    assert!(array.is_quiet());
+    assert!(array.is_quiesced());
     array.resume();
     // The same bio again, which now has no trace of what happened to it.
     stand.memories[1].bad_sector.store(u64::MAX, Relaxed);
@@ -170,5 +170,5 @@ fn a_context_that_is_dropped_takes_its_reads_along() {
     array.start_suspend();
     (0..100).for_each(|_| _ = stand.turn());
     stand.set.free_idle_orphans();
-    assert!(array.is_quiet(), "nothing of it is in flight");
+    assert!(array.is_quiesced(), "nothing of it is in flight");
 }
