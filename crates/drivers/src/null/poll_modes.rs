@@ -47,7 +47,7 @@ fn poll_never_sleeps() {
 }
 
 #[test]
-fn a_deadline_and_a_wake_up_end_looking() {
+fn a_deadline_and_a_wake_up_end_polling() {
     for mode in [PollMode::Poll, PollMode::Adaptive] {
         let mut rig = rig(1_000, true, ENGINES[0]);
         rig.cx.set_poll_mode(mode);
@@ -55,19 +55,19 @@ fn a_deadline_and_a_wake_up_end_looking() {
         while rig.cx.now() < deadline {
             rig.cx.wait(Some(deadline));
         }
-        let (handle, has_looked) = (rig.cx.handle().clone(), AtomicBool::new(false));
+        let (handle, has_polled) = (rig.cx.handle().clone(), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            // One that comes before a wait ends it before it looks, so there are more.
+            // One that comes before a wait ends it before it polls, so there are more.
             scope.spawn(|| {
-                while !has_looked.load(Relaxed) {
+                while !has_polled.load(Relaxed) {
                     handle.wake();
                     std::thread::sleep(std::time::Duration::from_millis(1));
                 }
             });
-            while !has_looked.load(Relaxed) {
+            while !has_polled.load(Relaxed) {
                 rig.cx.wait(None);
-                let looks = rig.cx.wait_counts().polls > 0;
-                has_looked.store(looks || mode == PollMode::Adaptive, Relaxed);
+                let polls = rig.cx.wait_counts().polls > 0;
+                has_polled.store(polls || mode == PollMode::Adaptive, Relaxed);
             }
         });
     }

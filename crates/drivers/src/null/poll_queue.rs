@@ -1,4 +1,4 @@
-//! A poll queue of a null device: requests in it complete only when a context looks, and that
+//! A poll queue of a null device: requests in it complete only when a context polls, and that
 //! context completes all that are due, also those of other contexts that share the queue.
 //!
 //! Invariants:
@@ -66,8 +66,8 @@ pub(crate) struct PollQueue {
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// Somebody else was looking.
+pub(crate) enum PollResult {
+    /// Another thread was polling.
     Skipped,
     /// So many requests were due.
     Found(usize),
@@ -101,22 +101,22 @@ impl PollQueue {
     }
 
     /// Take out what is due at `now`, and give each to `done`.
-    pub(crate) fn look(
+    pub(crate) fn poll(
         &self,
         user: &LockCounters,
         now: impl FnOnce() -> Ns,
         mut done: impl FnMut(Ticket),
-    ) -> Looked {
+    ) -> PollResult {
         let Some(mut due) = self.lock(user) else {
             self.skipped.fetch_add(1, Relaxed);
-            return Looked::Skipped;
+            return PollResult::Skipped;
         };
         self.invoked.store(self.invoked.load(Relaxed) + 1, Relaxed);
         while let Some(ticket) = self.arrivals.pop() {
             due.push(ticket);
         }
         if due.is_empty() {
-            return Looked::Found(0);
+            return PollResult::Found(0);
         }
         let (now, mut found) = (now(), 0);
         while due.peek().is_some_and(|first| first.at <= now) {
@@ -126,7 +126,7 @@ impl PollQueue {
         if found > 0 {
             self.success.store(self.success.load(Relaxed) + 1, Relaxed);
         }
-        Looked::Found(found)
+        PollResult::Found(found)
     }
 
     /// Take out a request that its context has given up. False if it was not there.
@@ -157,10 +157,10 @@ mod tests {
         Ticket { at, context: 1, slot, word: Message::new(0, slot.into()) }
     }
 
-    fn look(queue: &PollQueue, user: &LockCounters, now: Ns) -> (Looked, Vec<u32>) {
+    fn poll(queue: &PollQueue, user: &LockCounters, now: Ns) -> (PollResult, Vec<u32>) {
         let mut slots = Vec::new();
-        let looked = queue.look(user, || now, |ticket| slots.push(ticket.slot));
-        (looked, slots)
+        let result = queue.poll(user, || now, |ticket| slots.push(ticket.slot));
+        (result, slots)
     }
 
     #[test]
@@ -169,21 +169,21 @@ mod tests {
         for (at, slot) in [(30, 3), (10, 1), (20, 2)] {
             assert!(queue.push(ticket(at, slot)));
         }
-        assert_eq!(look(&queue, &user, 9), (Looked::Found(0), vec![]));
-        assert_eq!(look(&queue, &user, 20), (Looked::Found(2), vec![1, 2]));
+        assert_eq!(poll(&queue, &user, 9), (PollResult::Found(0), vec![]));
+        assert_eq!(poll(&queue, &user, 20), (PollResult::Found(2), vec![1, 2]));
         assert!(queue.withdraw(&user, 1, 3) && !queue.withdraw(&user, 1, 3));
-        assert_eq!(look(&queue, &user, 99), (Looked::Found(0), vec![]));
+        assert_eq!(poll(&queue, &user, 99), (PollResult::Found(0), vec![]));
     }
 
     #[test]
-    fn a_queue_that_somebody_looks_at_is_skipped() {
+    fn a_queue_that_is_being_polled_is_skipped() {
         let (queue, user) = (PollQueue::new(true), LockCounters::new(ManualClock::new(1)));
         assert!(queue.push(ticket(1, 1)));
-        let looking = queue.due.lock(&user);
-        assert_eq!(look(&queue, &user, 5), (Looked::Skipped, vec![]));
-        assert!(queue.push(ticket(2, 2)), "a submitter does not wait for one that looks");
-        drop(looking);
-        assert_eq!(look(&queue, &user, 5), (Looked::Found(2), vec![1, 2]));
+        let polling = queue.due.lock(&user);
+        assert_eq!(poll(&queue, &user, 5), (PollResult::Skipped, vec![]));
+        assert!(queue.push(ticket(2, 2)), "a submitter does not wait for a poller");
+        drop(polling);
+        assert_eq!(poll(&queue, &user, 5), (PollResult::Found(2), vec![1, 2]));
         assert_eq!(queue.counts(), "considered=2 invoked=1 success=1");
     }
 
@@ -192,7 +192,7 @@ mod tests {
         let (queue, user) = (PollQueue::new(true), LockCounters::new(ManualClock::new(1)));
         (0..ARRIVALS as u32).for_each(|slot| assert!(queue.push(ticket(1, slot))));
         assert!(!queue.push(ticket(1, 0)));
-        assert_eq!(look(&queue, &user, 1).0, Looked::Found(ARRIVALS));
+        assert_eq!(poll(&queue, &user, 1).0, PollResult::Found(ARRIVALS));
         assert!(queue.push(ticket(1, 0)));
     }
 }

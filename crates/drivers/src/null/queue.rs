@@ -33,7 +33,7 @@ pub struct NullQueue {
     /// Polled requests that have not ended, by slot, and how many they are.
     polled: Vec<bool>,
     polling: usize,
-    /// Tickets of others that a look found, kept for its allocation.
+    /// Tickets of others that a poll found, kept for its allocation.
     others: Vec<Arc<Message>>,
     zeroing: Zeroing,
 }
@@ -322,7 +322,7 @@ impl DriverQueue for NullQueue {
         let context = self.context;
         let (locks, first) = (env.locks.clone(), done.len());
         let (others, inline) = (&mut self.others, self.irqmode == Completion::Inline);
-        queue.look(
+        queue.poll(
             &locks,
             // Without a latency everything is due, and no clock need be read.
             || if inline { Ns::MAX } else { env.time.now() },

@@ -102,7 +102,7 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
     assert_eq!(poll(&mut second), [12]);
     submit(&mut second, 13);
     clock.advance(200_000);
-    // The timer's: waiting looks for what is polled only if something is.
+    // The timer's: a wait polls only while polled I/O is in flight.
     second.wait(Some(0));
     assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 13));
     rig.device.set_attribute("poll_queues", "5").unwrap();
