@@ -313,7 +313,7 @@ impl<'a> Lane<'a> {
     /// Reaps what has completed, and at least `want`.
     #[inline(always)]
     fn reap(&mut self, want: usize) {
-        let (mut got, mut in_vain) = (0, 0u32);
+        let (mut got, mut fruitless) = (0, 0u32);
         loop {
             let polls = self.work.mode == PollMode::Poll;
             got += match (polls, &mut self.cookies) {
@@ -328,8 +328,8 @@ impl<'a> Lane<'a> {
                 self.cx.wait(None);
                 continue;
             }
-            in_vain += 1;
-            if in_vain.is_multiple_of(FRUITLESS_POLLS_MAX) {
+            fruitless += 1;
+            if fruitless.is_multiple_of(FRUITLESS_POLLS_MAX) {
                 thread::yield_now();
             }
         }
@@ -369,7 +369,7 @@ impl<'a> Lane<'a> {
             waits: WaitCounts {
                 sleeps: waits.sleeps - begin.waits.sleeps,
                 polls: waits.polls - begin.waits.polls,
-                vain_polls: waits.vain_polls - begin.waits.vain_polls,
+                fruitless_polls: waits.fruitless_polls - begin.waits.fruitless_polls,
             },
             ios: self.counts.ios - begin.ios,
             submitted: self.counts.submitted - begin.submitted,

@@ -61,7 +61,7 @@ fn what_a_limit_keeps_is_cancelled() {
 }
 
 #[test]
-fn what_a_delay_keeps_is_not_waited_for_in_vain() {
+fn a_close_does_not_wait_for_what_a_delay_holds() {
     let text = "[device.r]\ntype = \"ram\"\nsize = \"1MiB\"\n\
         [device.v]\ntable = \"0 2048 delay r 0 20\"\n";
     let stack = Stack::open(text);

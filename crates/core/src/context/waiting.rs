@@ -82,7 +82,7 @@ pub struct WaitCounts {
     /// Waits that polled and found something, so that they did not sleep.
     pub polls: u64,
     /// Waits that polled and found nothing.
-    pub vain_polls: u64,
+    pub fruitless_polls: u64,
 }
 
 /// The longest that *adaptive* polls before it sleeps.
@@ -116,7 +116,7 @@ struct Learned {
     /// The time of polls that found something, as a moving average.
     found_ns: Ns,
     /// Polls that found nothing, as a moving average of 1024 (always) and 0 (never).
-    vain: u32,
+    fruitless: u32,
     /// Waits until the next trial of the other way.
     until_trial: u32,
     pause: u32,
@@ -141,7 +141,7 @@ impl Learned {
             polls_first: false,
             usual_ns: 0,
             found_ns: 0,
-            vain: 0,
+            fruitless: 0,
             until_trial: PAUSE_MIN,
             pause: PAUSE_MIN,
             trial: Trial::default(),
@@ -177,9 +177,9 @@ impl Learned {
 
     fn waited_as_usual(&mut self, ns: Ns, fruitless: bool) {
         self.usual_ns = averaged(self.usual_ns, ns);
-        self.vain = (self.vain * 7 + if fruitless { 1024 } else { 0 }) / 8;
+        self.fruitless = (self.fruitless * 7 + if fruitless { 1024 } else { 0 }) / 8;
         self.until_trial -= 1;
-        if self.polls_first && self.vain > 512 {
+        if self.polls_first && self.fruitless > 512 {
             self.turn(ns);
         } else if self.until_trial == 0 {
             self.trial = Trial { left: TRIAL, ..Trial::default() };
@@ -214,7 +214,7 @@ impl Learned {
     /// Take the other way from now on.
     fn turn(&mut self, usual_ns: Ns) {
         self.polls_first = !self.polls_first;
-        (self.usual_ns, self.vain) = (usual_ns, 0);
+        (self.usual_ns, self.fruitless) = (usual_ns, 0);
         self.pause = if self.polls_first { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
         self.until_trial = self.pause;
     }
@@ -302,7 +302,7 @@ impl Waiting {
     pub(super) fn polled(&mut self, found: bool) {
         match found {
             true => self.counts.polls += 1,
-            false => self.counts.vain_polls += 1,
+            false => self.counts.fruitless_polls += 1,
         }
     }
 

@@ -114,7 +114,7 @@ fn adaptive_finds_everything() {
         }
         assert_eq!(ended, 0);
         let counts = rig.cx.wait_counts();
-        assert!(counts.sleeps > 0 && counts.polls + counts.vain_polls > 0, "{counts:?}");
+        assert!(counts.sleeps > 0 && counts.polls + counts.fruitless_polls > 0, "{counts:?}");
     }
 }
 

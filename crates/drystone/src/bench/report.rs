@@ -68,7 +68,7 @@ impl Figures {
             "allocations_per_io": self.per_io(|lane| lane.allocations),
             "sleeps_per_io": self.per_io(|lane| lane.waits.sleeps),
             "looks_per_io": self.per_io(|lane| lane.waits.polls),
-            "vain_looks_per_io": self.per_io(|lane| lane.waits.vain_polls),
+            "vain_looks_per_io": self.per_io(|lane| lane.waits.fruitless_polls),
             "ios": self.ios(),
             "ios_per_call": rate.per_call(rate.submitted),
             "wall_ns": self.lanes.iter().map(|lane| lane.wall_ns).max(),

@@ -29,7 +29,7 @@ pub struct Disk {
     /// It writes zeroes by itself.
     pub zeroes: bool,
     /// It says that it does, but does not.
-    pub zeroes_in_vain: bool,
+    pub claims_to_zero: bool,
     /// It does so piece by piece, and ends early when no client wants it any more.
     pub zeroes_in_pieces: bool,
     /// The number of times that it has.
@@ -64,7 +64,7 @@ impl Disk {
             fails: false,
             fails_writes: false,
             zeroes: true,
-            zeroes_in_vain: false,
+            claims_to_zero: false,
             zeroes_in_pieces: false,
             cut_short: AtomicU64::new(0),
             discards: false,
@@ -107,7 +107,7 @@ impl Disk {
 
     fn write(&self, bio: &Bio) -> Status {
         let Some(range) = self.range(bio) else { return Status::Invalid };
-        if bio.op == Op::WriteZeroes && (self.zeroes_in_vain || !self.zeroes) {
+        if bio.op == Op::WriteZeroes && (self.claims_to_zero || !self.zeroes) {
             return Status::NotSupported;
         }
         if self.fails || self.fails_writes {

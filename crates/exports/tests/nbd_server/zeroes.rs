@@ -53,7 +53,7 @@ fn a_device_that_writes_no_zeroes_is_written_them() {
 
 #[test]
 fn a_device_that_cannot_after_all_is_written_them_too() {
-    let disk = disk(|disk| disk.zeroes_in_vain = true);
+    let disk = disk(|disk| disk.claims_to_zero = true);
     zero_most_of(&disk);
     assert_eq!((disk.count(Op::WriteZeroes), disk.count(Op::Write)), (1, 3));
 }
@@ -62,7 +62,7 @@ fn a_device_that_cannot_after_all_is_written_them_too() {
 /// that there are none.
 #[test]
 fn zeroes_that_have_to_be_fast_are_never_written() {
-    let disk = disk(|disk| disk.zeroes_in_vain = true);
+    let disk = disk(|disk| disk.claims_to_zero = true);
     let served = Served::disk(disk.clone(), 1);
     let mut client = served.client(0);
     client.command(Command::WriteZeroes, 0, 512, CommandFlags::empty()).unwrap();

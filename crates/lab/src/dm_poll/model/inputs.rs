@@ -139,7 +139,7 @@ impl Polled {
     }
 
     /// The results of `one` over and over while a bio is in flight that has not ended.
-    fn in_vain(
+    fn fruitless(
         &mut self,
         each: Duration,
         mut one: impl FnMut(&mut Self, &Cookie) -> f64,
@@ -157,7 +157,7 @@ impl Polled {
     }
 
     fn empty_look_ns(&mut self, each: Duration) -> anyhow::Result<f64> {
-        self.in_vain(each, |own, cookie| {
+        self.fruitless(each, |own, cookie| {
             let begin = Instant::now();
             for _ in 0..LOOKS {
                 own.cx.poll_for(cookie, &mut own.reaped);
@@ -169,7 +169,7 @@ impl Polled {
     fn empty_hold_ns(&mut self, each: Duration) -> anyhow::Result<f64> {
         self.at.locks.time_holds(true);
         let measuring = empty_hold_ns();
-        self.in_vain(each, |own, cookie| {
+        self.fruitless(each, |own, cookie| {
             own.at.locks.reset();
             for _ in 0..LOOKS {
                 own.cx.poll_for(cookie, &mut own.reaped);

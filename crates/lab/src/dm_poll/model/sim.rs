@@ -72,7 +72,7 @@ struct Thread {
     inbox: Vec<Part>,
     /// Time that its next operation takes longer.
     debt: Ps,
-    vain: u32,
+    fruitless: u32,
     waits_since: Option<Ps>,
     waking: bool,
 }
@@ -88,7 +88,7 @@ impl Thread {
             found: Vec::new(),
             inbox: Vec::new(),
             debt: 0,
-            vain: 0,
+            fruitless: 0,
             waits_since: None,
             waking: false,
         }
@@ -380,11 +380,11 @@ impl Sim<'_> {
     fn polled(&mut self, thread: usize, got: usize) {
         let own = &mut self.threads[thread];
         if got > 0 || !own.idle.is_empty() {
-            own.vain = 0;
+            own.fruitless = 0;
             return self.round(thread);
         }
-        own.vain += 1;
-        if !own.vain.is_multiple_of(FRUITLESS_POLLS_MAX) {
+        own.fruitless += 1;
+        if !own.fruitless.is_multiple_of(FRUITLESS_POLLS_MAX) {
             self.look(thread);
         } else if !self.cores.offer(thread, Next::Look) {
             self.operate(thread, self.costs.yield_ps.max(1), Next::Look);
