@@ -105,11 +105,11 @@ impl Host for Caller<'_> {
 
     fn starve(&mut self, home: u32) {
         if home == self.port().index() {
-            self.port().set_starving();
+            self.port().set_lacks_tags();
             return;
         }
         let port = self.port_of(home);
-        if port.set_starving() {
+        if port.set_lacks_tags() {
             self.notify_lazily(&port);
         }
     }

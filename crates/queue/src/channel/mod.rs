@@ -608,7 +608,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
     }
 
     fn waits_on_peer(&self) -> bool {
-        let kept = self.sched.is_starving();
+        let kept = self.sched.lacks_tags();
         self.tags.is_waiting() || kept && !self.frees_for_itself()
     }
 

@@ -119,8 +119,8 @@ impl<S: Scheduler> SchedulerClient<S> {
     }
 
     /// True if the scheduler keeps bios of this channel for want of tags.
-    pub(crate) fn is_starving(&self) -> bool {
-        self.expected_remote > 0 && self.port.is_starving()
+    pub(crate) fn lacks_tags(&self) -> bool {
+        self.expected_remote > 0 && self.port.lacks_tags()
     }
 
     /// True if bios that come now may go to the driver before all that are here.
@@ -492,7 +492,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         self.expected_remote -= bios;
         env.expected_remote -= bios;
         if self.expected_remote == 0 {
-            self.port.fed();
+            self.port.clear_lack_of_tags();
         }
     }
 
@@ -599,7 +599,7 @@ impl<S: Scheduler> SchedulerClient<S> {
     fn cancel_unit(&mut self, env: &mut Env, unit: &mut Unit) {
         let mut bios = unit.bios.take();
         self.port.count_ended(lane_of(unit.op, unit.priority), 1);
-        // The port's `starving` stays: nothing of a draining context asks for it.
+        // The port's `lacks_tags` stays: nothing of a draining context asks for it.
         self.expected_remote -= bios.len();
         env.expected_remote -= bios.len();
         while let Some(bio) = bios.pop() {

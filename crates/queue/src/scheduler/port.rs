@@ -40,7 +40,7 @@ pub struct PortState {
     /// Bios of it whose requests another channel has run.
     pub(crate) done: SharedBioList,
     /// Units of it are kept because tags are short.
-    starving: AtomicBool,
+    lacks_tags: AtomicBool,
     counts: CachePadded<Counts>,
 }
 
@@ -59,7 +59,7 @@ impl PortState {
             current_hctx,
             grants: ArrayQueue::new(depth as usize + 1),
             done: SharedBioList::new(),
-            starving: AtomicBool::new(false),
+            lacks_tags: AtomicBool::new(false),
             counts: CachePadded::default(),
         }
     }
@@ -97,18 +97,18 @@ impl PortState {
     }
 
     /// Note that units of this channel are kept for want of tags. True if that is news to it.
-    pub fn set_starving(&self) -> bool {
-        !self.starving.load(Relaxed) && !self.starving.swap(true, AcqRel)
+    pub fn set_lacks_tags(&self) -> bool {
+        !self.lacks_tags.load(Relaxed) && !self.lacks_tags.swap(true, AcqRel)
     }
 
-    pub(crate) fn is_starving(&self) -> bool {
-        self.starving.load(Acquire)
+    pub(crate) fn lacks_tags(&self) -> bool {
+        self.lacks_tags.load(Acquire)
     }
 
     /// Nothing of the channel is kept any more.
-    pub(crate) fn fed(&self) {
-        if self.starving.load(Relaxed) {
-            self.starving.store(false, Release);
+    pub(crate) fn clear_lack_of_tags(&self) {
+        if self.lacks_tags.load(Relaxed) {
+            self.lacks_tags.store(false, Release);
         }
     }
 }

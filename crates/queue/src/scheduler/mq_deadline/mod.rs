@@ -123,11 +123,11 @@ impl MqDeadline {
 /// Tells the channels whose bios came in this turn, and may be kept, that they wait for others'
 /// tags; those whose bios came before were told before.
 #[cold]
-fn tell_starving(arrivals: &mut Vec<u32>, caller: &mut Caller<'_>) {
-    caller.port().set_starving();
+fn tell_lack_of_tags(arrivals: &mut Vec<u32>, caller: &mut Caller<'_>) {
+    caller.port().set_lacks_tags();
     for home in arrivals.drain(..) {
         let port = caller.port_of(home);
-        if port.set_starving() {
+        if port.set_lacks_tags() {
             caller.notify_lazily(&port);
         }
     }
@@ -157,7 +157,7 @@ impl Scheduler for MqDeadline {
         if kept > 0 {
             caller.free_spare();
             intake.note(&trees);
-            tell_starving(&mut turn.arrivals, caller);
+            tell_lack_of_tags(&mut turn.arrivals, caller);
             turn.trees = Some(trees);
         } else {
             turn.arrivals.clear();
@@ -230,7 +230,7 @@ impl Scheduler for MqDeadline {
         intake.note(&trees);
         turn.trees = (!trees.is_empty()).then_some(trees);
         if kept > 0 {
-            tell_starving(&mut turn.arrivals, caller);
+            tell_lack_of_tags(&mut turn.arrivals, caller);
         }
         turn.arrivals.clear();
         let again = self.leave(turn, kept, Stop::NoUnit, intake, caller);
