@@ -301,12 +301,12 @@ impl ContextCore {
     pub(crate) fn run_pending(&mut self, gate: &Gate, mailbox: &Mailbox) {
         self.process_pending(mailbox, gate);
         self.poll_channels();
-        if self.env.abandoned && self.env.expected_remote > 0 {
+        if self.env.is_orphaned && self.env.expected_remote > 0 {
             // No wait will push these any more.
             self.push_shared_work();
         }
         self.env.ring.submit();
-        if self.env.abandoned {
+        if self.env.is_orphaned {
             self.free_done();
         }
     }
@@ -695,7 +695,7 @@ impl ContextCore {
 
     /// The owner is gone: end what no driver has, free completed bios.
     pub(crate) fn abandon(&mut self) {
-        self.env.abandoned = true;
+        self.env.is_orphaned = true;
         self.wind_up();
         self.free_done();
     }

@@ -57,7 +57,7 @@ pub struct Env {
     /// Nothing is submitted any more: what no driver has ends.
     pub(crate) draining: bool,
     /// The context was dropped: completed bios are freed instead of kept.
-    pub(crate) abandoned: bool,
+    pub(crate) is_orphaned: bool,
 }
 
 impl Env {
@@ -84,7 +84,7 @@ impl Env {
             handle,
             id,
             draining: false,
-            abandoned: false,
+            is_orphaned: false,
         }
     }
 

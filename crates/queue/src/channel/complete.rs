@@ -126,7 +126,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// keep their time of submission.
     #[cold]
     fn retry_each(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
-        // An abandoned context has no submitter that waits, and no owner that would send them.
+        // An orphaned context has no submitter that waits, and no owner that would send them.
         if env.is_draining() || !prepare_retry(bios, status) {
             return false;
         }
