@@ -105,7 +105,11 @@ impl Flushes {
 impl FailedFlush {
     /// The status with which it fails at once, if it does: it was cancelled, a member failed that
     /// the array needs, or no manager is there to record anything (`is_final`).
-    pub(super) fn status_at_once(&self, membership: &Membership, is_final: bool) -> Option<Status> {
+    pub(super) fn immediate_status(
+        &self,
+        membership: &Membership,
+        is_final: bool,
+    ) -> Option<Status> {
         let failures = || self.failures.iter();
         let cancelled = failures().find(|(_, status)| *status == Status::Cancelled);
         let needed = failures().find(|(number, _)| membership.is_needed(*number));
@@ -200,11 +204,11 @@ mod tests {
         let whole = membership(|_| {});
         let degraded = membership(|conf| conf.role_slots[0].member = None);
         let flush = || failed(&[(1, Status::IoError)]);
-        assert_eq!(flush().status_at_once(&whole, false), None);
-        assert_eq!(flush().status_at_once(&whole, true), Some(Status::IoError));
-        assert_eq!(flush().status_at_once(&degraded, false), Some(Status::IoError));
+        assert_eq!(flush().immediate_status(&whole, false), None);
+        assert_eq!(flush().immediate_status(&whole, true), Some(Status::IoError));
+        assert_eq!(flush().immediate_status(&degraded, false), Some(Status::IoError));
         let cancelled = failed(&[(1, Status::IoError), (2, Status::Cancelled)]);
-        assert_eq!(cancelled.status_at_once(&degraded, false), Some(Status::Cancelled));
+        assert_eq!(cancelled.immediate_status(&degraded, false), Some(Status::Cancelled));
     }
 
     #[test]

@@ -226,7 +226,7 @@ impl ArrayChannel {
     #[cold]
     fn flush_failed(&mut self, env: &mut Env, flush: FailedFlush) {
         let is_final = self.conf().limits.read_only || env.is_draining();
-        if let Some(status) = flush.status_at_once(&self.membership, is_final) {
+        if let Some(status) = flush.immediate_status(&self.membership, is_final) {
             return env.end_with(flush.part, status);
         }
         let mut reports = flush.reports();
@@ -286,7 +286,7 @@ impl Channel for ArrayChannel {
             match bio.is_of_channel() {
                 true => self.member_io_ended(bio),
                 false if bio.is_part() => self.hooked_ended(env, bio),
-                false => self.rescue(env, bio),
+                false => self.retry_on_error(env, bio),
             }
         }
         self.run_touched(env);

@@ -58,7 +58,7 @@ impl ArrayChannel {
 
     /// Let reads at the beginning of `bios` pass that need no closer look: each of one chunk whose
     /// member can be read all over. They are only moved, unless the member cannot read them
-    /// ([`ArrayChannel::rescue`]). How many.
+    /// ([`ArrayChannel::retry_on_error`]). How many.
     #[inline]
     pub(super) fn move_reads(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
         let (conf, mut moved) = (self.membership.conf(), 0);
@@ -81,7 +81,7 @@ impl ArrayChannel {
 
     /// A read that was moved has failed, and is where it was before: now it is an item, if its
     /// context is still there.
-    pub(super) fn rescue(&mut self, env: &mut Env, bio: Box<Bio>) {
+    pub(super) fn retry_on_error(&mut self, env: &mut Env, bio: Box<Bio>) {
         match bio.status {
             Status::Cancelled => env.end_bio(bio),
             _ => self.bring(env, bio),
