@@ -8,7 +8,7 @@ use serde_json::Value;
 use system_tests::{Server, python, requires, run, stack};
 
 /// A file with one hardware queue, so that it gets `mq-deadline` by itself.
-fn elevated() -> String {
+fn scheduled() -> String {
     stack::file("64MiB").replace("size =", "queue = { hw_queues = 1 }\nsize =")
 }
 
@@ -29,7 +29,7 @@ fn data_is_right_while_the_scheduler_is_switched() {
     if !requires("fio") {
         return;
     }
-    let mut server = Server::start_with(&elevated(), &["--threads", "4"]);
+    let mut server = Server::start_with(&scheduled(), &["--threads", "4"]);
     assert_eq!(shown(&server, "queue/scheduler"), "none [mq-deadline]");
     let uri = format!("--uri={}", server.uri("vol"));
     let words = [
@@ -72,7 +72,7 @@ fn data_is_right_while_the_scheduler_is_switched() {
 
 #[test]
 fn tunables_are_set_and_bad_values_change_nothing() {
-    let server = Server::start(&elevated());
+    let server = Server::start(&scheduled());
     let defaults = [
         ("read_expire", "500", "-1"),
         ("write_expire", "5000", "soon"),
@@ -104,7 +104,7 @@ fn exports_have_priorities() {
     if !requires("nbdsh") {
         return;
     }
-    let text = elevated()
+    let text = scheduled()
         + &stack::export("idle", "d", "io.prio.class = \"idle\"\n")
         + &stack::export("rt", "d", "io.prio.class = \"promote-to-rt\"\nprio_level = 2\n");
     let mut server = Server::start(&text);

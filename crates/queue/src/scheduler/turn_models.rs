@@ -72,7 +72,7 @@ impl Model {
 /// A device whose scheduler is switched on or off while bios come and a tag goes round.
 struct Switched {
     model: Arc<Model>,
-    elevated: AtomicBool,
+    scheduled: AtomicBool,
 }
 
 impl Switched {
@@ -80,7 +80,7 @@ impl Switched {
     fn submit(&self) {
         let model = &self.model;
         let has_work = model.kept.load(Relaxed) > 0 || model.turn.has_published();
-        if self.elevated.load(Acquire) || has_work {
+        if self.scheduled.load(Acquire) || has_work {
             return model.run(1, true);
         }
         let tag = model.tags.take(0, 1);
@@ -99,13 +99,13 @@ impl Switched {
 fn switch(on: bool) {
     check(2, move || {
         let model = Model::new();
-        let switched = Arc::new(Switched { model, elevated: AtomicBool::new(!on) });
+        let switched = Arc::new(Switched { model, scheduled: AtomicBool::new(!on) });
         assert!(switched.model.tags.take(0, 1).mask != 0);
         let bringer = {
             let switched = switched.clone();
             loom::thread::spawn(move || switched.submit())
         };
-        switched.elevated.store(on, Release);
+        switched.scheduled.store(on, Release);
         switched.model.free();
         switched.submit();
         bringer.join().unwrap();

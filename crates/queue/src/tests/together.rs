@@ -3,7 +3,7 @@
 use super::*;
 use drystone_core::PriorityClass;
 
-fn elevated(setup: Setup) -> Rig {
+fn scheduled(setup: Setup) -> Rig {
     let options = QueueOptions {
         scheduler: Some(SchedulerKind::MqDeadline),
         iosched: vec![("straight", "0".to_owned())],
@@ -30,7 +30,7 @@ fn submit(cx: &mut Context, dev: DevIndex, bios: impl IntoIterator<Item = Box<Bi
 fn units_that_may_stay_go_home() {
     let mut setup = Setup { completes_inline: true, ..Setup::cache(true) };
     setup.hw.default = 2;
-    let mut rig = elevated(setup);
+    let mut rig = scheduled(setup);
     let (mut other, dev) = rig.another();
     rig.stage.next(Answer::Busy(1001 * MS));
     rig.submit([read(0, 1)]);
@@ -51,7 +51,7 @@ fn units_that_may_stay_go_home() {
 /// contexts.
 #[test]
 fn what_comes_back_keeps_its_order() {
-    let mut rig = elevated(Setup { completes_inline: true, ..Setup::depth(8) });
+    let mut rig = scheduled(Setup { completes_inline: true, ..Setup::depth(8) });
     let (mut other, dev) = rig.another();
     rig.stage.next(Answer::Busy(1001 * MS));
     // Kept in the order of sectors: the other's lies between.
@@ -72,7 +72,7 @@ fn what_comes_back_keeps_its_order() {
 #[test]
 fn contexts_that_go_take_their_counts_along() {
     const CONTEXTS: u32 = 200;
-    let mut rig = elevated(Setup::depth(8));
+    let mut rig = scheduled(Setup::depth(8));
     let others: Vec<_> = (0..3)
         .map(|_| {
             let (set, device) = (rig.set.clone(), rig.device.clone());
