@@ -293,13 +293,13 @@ fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
         member_bytes: args.member_bytes,
     };
     if task.variant != "ours" {
-        return raid5_fsmark::serve(&task, &args.file, |array| raid5_fsmark::obey(&array));
+        return raid5_fsmark::serve(&task, &args.file, |array| raid5_fsmark::execute(&array));
     }
     let stack = task.product(&args.file)?;
     let server = Box::new(Server::start(&stack, &Ending::default(), SystemClock::new())?);
-    let obeyed = raid5_fsmark::obey(&*server);
+    let executed = raid5_fsmark::execute(&*server);
     let stopped = server.stop(StopMode::Drain);
-    obeyed.and(stopped)
+    executed.and(stopped)
 }
 
 /// Of the one array of the stack; nobody of it has to be woken.

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::measure::{Load, warmup_ns};
 use crate::outcome::threads_text;
 use crate::row::{Row, measured};
-use crate::{Options, Say};
+use crate::{Options, Progress};
 
 /// The device's name in rows.
 pub const DEVICE: &str = "loop on tmpfs (kernel)";
@@ -28,7 +28,7 @@ pub struct Found {
 }
 
 /// Measure the kernel with each number of `threads`, on a loop device over `file`.
-pub fn measure(options: &Options, file: &Path, threads: &[u32], say: Say<'_>) -> Found {
+pub fn measure(options: &Options, file: &Path, threads: &[u32], say: Progress<'_>) -> Found {
     match try_measure(options, file, threads, say) {
         Ok(rows) => Found { rows, remarks: vec![REMARK.to_owned()] },
         Err(error) => {
@@ -52,7 +52,7 @@ fn try_measure(
     options: &Options,
     file: &Path,
     threads: &[u32],
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> anyhow::Result<Vec<Row>> {
     output("fio", &["--version"])?;
     let device = LoopDevice::attach(file)?;

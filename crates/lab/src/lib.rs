@@ -96,9 +96,9 @@ pub struct Experiment {
 }
 
 /// A listener that is told of each step, a line at a time.
-pub type Say<'a> = &'a mut dyn FnMut(&str);
+pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
-type Run = fn(&Options, Say<'_>) -> anyhow::Result<Outcome>;
+type Run = fn(&Options, Progress<'_>) -> anyhow::Result<Outcome>;
 
 /// All experiments.
 pub const EXPERIMENTS: [Experiment; 8] = [
@@ -116,7 +116,7 @@ pub const EXPERIMENTS: [Experiment; 8] = [
 ///
 /// # Errors
 /// When there is no such experiment, a device cannot be opened, or an I/O fails.
-pub fn run(name: &str, options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+pub fn run(name: &str, options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let Some(experiment) = EXPERIMENTS.iter().find(|experiment| experiment.name == name) else {
         let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
         anyhow::bail!("no experiment `{name}`: there is {}", names.join(", "));

@@ -4,7 +4,7 @@
 use crate::html;
 use crate::outcome::Outcome;
 use crate::table::Table;
-use crate::{EXPERIMENTS, Experiment, Options, Say};
+use crate::{EXPERIMENTS, Experiment, Options, Progress};
 
 /// A mail, and the experiment that repeats it.
 struct Mail {
@@ -257,7 +257,7 @@ fn experiment(mail: &Mail) -> &'static Experiment {
 pub fn run_all(
     options: &dyn Fn(&Experiment) -> Options,
     keep: &mut dyn FnMut(&Outcome) -> anyhow::Result<()>,
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> anyhow::Result<Pages> {
     let mut outcomes = Vec::new();
     for mail in &MAILS {

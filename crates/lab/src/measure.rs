@@ -55,7 +55,7 @@ pub struct Sample {
     pub contention: f64,
     /// Processor time of these waits over all processor time.
     pub contention_cpu: f64,
-    /// Contexts that linger for what they entrusted to the scheduler, over threads times wall time.
+    /// Contexts that busy-poll for units that the scheduler has, over threads times wall time.
     pub grant_wait: f64,
     pub lock_acquisitions_per_io: f64,
     pub lock_contentions_per_io: f64,
@@ -66,7 +66,7 @@ pub struct Sample {
 /// Longest that a run goes on because no I/O has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Classes that are no waits for a lock: contexts that linger, and helpers without work.
+/// Classes that are no waits for a lock: contexts that busy-poll, and helpers without work.
 const NO_LOCKS: [LockClass; 2] = [LockClass::SchedulerGrant, LockClass::PlainIdle];
 
 /// The time that the lanes run before anything is counted.

@@ -25,7 +25,7 @@ use crate::scheduler::{Baseline, Patched, SharedOnly};
 use crate::steps::Steps;
 use crate::table::{Columns, PERCENT, THOUSANDS, Table, Unit, WHOLE_PERCENT};
 use crate::temp_file::TempFile;
-use crate::{Experiment, Options, Say, kernel};
+use crate::{Experiment, Options, Progress, kernel};
 use drystone_bench::machine;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -147,7 +147,7 @@ fn chart_threads(most: u32) -> Vec<u32> {
     (0..).map(|n| 1 << n).take_while(|n| *n < most).filter(|n| !shown.contains(n)).collect()
 }
 
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let scratch = TempFile::in_memory(SIZE_BYTES)?;
     let shown = shown_threads(options.threads);
@@ -338,7 +338,7 @@ fn remarks(options: &Options) -> Vec<String> {
          threads, over threads times wall time; contention, CPU: processor time of these waits \
          (one in 32 sampled) over all processor time."
             .to_owned(),
-        "grant wait: contexts that linger for what they entrusted to the scheduler; no lock, \
+        "grant wait: contexts that busy-poll for units that the scheduler has; no lock, \
          and not part of contention."
             .to_owned(),
         "ours: while nothing is kept and there are tags, as here, a call's I/Os go through a \

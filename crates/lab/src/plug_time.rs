@@ -25,7 +25,7 @@ use crate::outcome::{Machine, Outcome, threads_text};
 use crate::row::{Compared, Row, WORDS, gain, measured};
 use crate::scheduler::Clocked;
 use crate::table::{Columns, MILLIONS, PERCENT, Table, Unit};
-use crate::{Experiment, Options, RUNS, Say, THREADS};
+use crate::{Experiment, Options, Progress, RUNS, THREADS};
 use drystone_bench::{Counts, Pattern, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -165,7 +165,7 @@ fn shown_threads(most: u32, cores: u64) -> Vec<u32> {
     if all == 1 { vec![1] } else { vec![all, 1] }
 }
 
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let (date, machine) = (machine::now(), Machine::here());
     let shown = shown_threads(options.threads, machine.cores);
     let reading_ns = reading_ns();

@@ -24,7 +24,7 @@ use crate::measure::{self, on_device, sampled, warmup_ns};
 use crate::outcome::{Machine, Outcome};
 use crate::row::{BRACKETS, Compared, Row, measured};
 use crate::table::{Columns, MILLISECONDS, Table, Unit, WHOLE_PERCENT};
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 use drystone_bench::{Pattern, Work, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -191,7 +191,7 @@ fn sample(load: &Load, spec: &DeviceSpec, runtime_ns: u64) -> anyhow::Result<Sam
     )
 }
 
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let loads = loads(options.threads);
     say(&estimate(loads.len(), options));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use drystone_bench::Stop;
 
-use crate::{Options, Say};
+use crate::{Options, Progress};
 
 impl Options {
     /// The runs of a point: all of them, or fewer, but one at least, when it must end early.
@@ -29,7 +29,7 @@ impl Steps {
 
     /// Says which point comes, and how long it and those after it take if they take as long as
     /// those before. False: it must end early, with what it has; one point it has at least.
-    pub(crate) fn next(&mut self, point: &str, say: Say<'_>) -> bool {
+    pub(crate) fn next(&mut self, point: &str, say: Progress<'_>) -> bool {
         if self.begun > 0 && self.stop.is_asked() {
             return false;
         }

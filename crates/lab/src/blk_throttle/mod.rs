@@ -21,7 +21,7 @@ use serde_json::json;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome, threads_text};
 use crate::temp_file::TempFile;
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 pub(crate) use accuracy::EXPERIMENT as ACCURACY;
 use drystone_bench::machine;
 use scene::{BLOCK_BYTES, DD_BYTES, DEPTH, Scene};
@@ -40,7 +40,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// A run of so long, or longer, has dd read all of the mail's file; a shorter one as much less.
 const DD_RUNTIME_NS: u64 = 2_000_000_000;
 
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let bytes = dd_bytes(options.runtime_ns);
     let file = TempFile::on_disk(bytes)?;

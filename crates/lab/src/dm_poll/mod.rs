@@ -30,7 +30,7 @@ use serde_json::json;
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
 use crate::temp_file::TempFile;
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 use cores::{Cores, Pinned};
 use drystone_bench::machine;
 use point::BATCH;
@@ -49,7 +49,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 /// The other latencies, us.
 const OTHERS_US: [u32; 3] = [5, 20, 80];
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let cores = Cores::here()?;
     let made: anyhow::Result<Vec<TempFile>> =

@@ -61,7 +61,7 @@ pub fn measure(each: Duration) -> anyhow::Result<Costs> {
     Ok(Costs {
         line_ps: ps(line_ns(cores, each)?),
         // As often as `Lock::spin` does between two tries, and as a futex and a context that
-        // lingers do before they go to the kernel.
+        // busy-polls do before they go to the kernel.
         rest_ps: ps(16.0 * pause),
         spin_ps: ps(100.0 * pause),
         yield_ps: ps(median(each, || stretch(100, thread::yield_now))?),

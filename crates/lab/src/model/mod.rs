@@ -42,7 +42,7 @@ use self::page::Page;
 use self::studied::Studied;
 use self::variants::Measured;
 use self::verdict::Check;
-use crate::Say;
+use crate::Progress;
 use crate::dm_poll;
 use crate::measure::Sample;
 use crate::mq_deadline::{EXPERIMENT, VARIANTS};
@@ -57,7 +57,11 @@ pub const MODELS: [&str; 2] = [EXPERIMENT.name, dm_poll::EXPERIMENT.name];
 ///
 /// # Errors
 /// When there is no such model, less than two cores may be used, or a measurement fails.
-pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
+pub fn model(
+    name: &str,
+    options: &ModelOptions,
+    say: Progress<'_>,
+) -> anyhow::Result<ModelOutcome> {
     if name == EXPERIMENT.name {
         mq_deadline(options, say)
     } else if name == dm_poll::EXPERIMENT.name {
@@ -67,7 +71,7 @@ pub fn model(name: &str, options: &ModelOptions, say: Say<'_>) -> anyhow::Result
     }
 }
 
-fn mq_deadline(options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
+fn mq_deadline(options: &ModelOptions, say: Progress<'_>) -> anyhow::Result<ModelOutcome> {
     let date = machine::now();
     let siblings = costs::are_siblings(costs::two_cores()?);
     say("costs of the machine");

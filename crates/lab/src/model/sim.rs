@@ -44,7 +44,7 @@ enum Next {
     /// Owners are awake.
     Woke,
     /// The moment of spinning for the own I/Os is over, and so many offers of the core.
-    Lingered(u32),
+    Polled(u32),
     /// The last of the own I/Os is known to have ended.
     Finish,
 }
@@ -147,7 +147,7 @@ impl<'a> Sim<'a> {
             Next::Published => self.publish(thread),
             Next::Ran => self.ran(thread),
             Next::Woke => self.await_own(thread),
-            Next::Lingered(offers) => self.linger(thread, offers),
+            Next::Polled(offers) => self.busy_poll(thread, offers),
             Next::Finish => self.begin(thread),
         }
     }
@@ -390,8 +390,8 @@ impl<'a> Sim<'a> {
     fn tell(&mut self, owner: usize) -> Ps {
         let asleep = self.cores.is_asleep(owner);
         match asleep {
-            true => self.cores.wake(owner, Next::Lingered(0)),
-            false => self.cores.operate(owner, self.costs.line_ps, Next::Lingered(0)),
+            true => self.cores.wake(owner, Next::Polled(0)),
+            false => self.cores.operate(owner, self.costs.line_ps, Next::Polled(0)),
         }
         asleep.into()
     }
@@ -401,17 +401,17 @@ impl<'a> Sim<'a> {
             return self.end_batch(thread);
         }
         self.threads[thread].awaits = true;
-        self.cores.operate(thread, self.costs.spin_ps, Next::Lingered(0));
+        self.cores.operate(thread, self.costs.spin_ps, Next::Polled(0));
     }
 
-    fn linger(&mut self, thread: usize, offers: u32) {
+    fn busy_poll(&mut self, thread: usize, offers: u32) {
         if self.threads[thread].open == 0 {
             return self.end_batch(thread);
         }
         if offers == YIELDS {
             return self.cores.sleep(thread);
         }
-        let next = Next::Lingered(offers + 1);
+        let next = Next::Polled(offers + 1);
         if !self.cores.offer(thread, next) {
             self.cores.operate(thread, self.costs.yield_ps, next);
         }

@@ -34,14 +34,14 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::outcome::{Machine, Outcome};
 use crate::raid5_wait::cache::{HASH_LOCKS, STRIPES};
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 use case::{Case, FILE_BYTES};
 use drystone_bench::machine;
 use load::Sample;
 use report::Measured;
 use rig::Rig;
 
-pub use served::{Asked, Task, obey, serve};
+pub use served::{Asked, Task, execute, serve};
 
 /// See the module's text.
 pub const EXPERIMENT: Experiment = Experiment {
@@ -66,7 +66,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When something is missing that it takes, a run cannot be set up, or a signal came.
-pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+pub fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     check()?;
     let (date, stop) = (machine::now(), stop_on_signals()?);
     let bytes = options.bytes.unwrap_or(BYTES);
@@ -142,7 +142,7 @@ fn measure(
     case: &Case,
     runs: u32,
     stop: &AtomicBool,
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> anyhow::Result<Vec<Vec<Sample>>> {
     let mut samples = vec![Vec::new(); case.variants().len()];
     for run in 1..=runs {
@@ -167,7 +167,7 @@ fn build<'a>(
     case: &Case,
     variant: &str,
     stop: &'a AtomicBool,
-    say: Say<'_>,
+    say: Progress<'_>,
 ) -> anyhow::Result<Rig<'a>> {
     Rig::build(case, variant, stop).or_else(|error| {
         tool::check(stop)?;

@@ -103,7 +103,7 @@ impl Asked for &dyn Array {
 ///
 /// # Errors
 /// When nothing can be read or written there.
-pub fn obey(asked: &dyn Asked) -> anyhow::Result<()> {
+pub fn execute(asked: &dyn Asked) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "ready")?;
     for line in std::io::stdin().lock().lines() {

@@ -42,7 +42,7 @@ use serde_json::json;
 
 use crate::measure::warmup_ns;
 use crate::outcome::{Machine, Outcome};
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 use array::Opening;
 use drystone_bench::machine;
 use load::{BIO_BYTES, FILE_BYTES};
@@ -64,7 +64,7 @@ pub const EXPERIMENT: Experiment = Experiment {
 ///
 /// # Errors
 /// When an array cannot be opened, or an I/O fails.
-pub fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+pub fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let mut all = Vec::new();
     let scenes = scene::scenes(options.threads);

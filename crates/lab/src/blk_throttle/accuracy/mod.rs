@@ -21,7 +21,7 @@ use crate::measure::{on_opened, process_cpu_ns};
 use crate::outcome::{Curve, Machine, Outcome, Plot};
 use crate::row::{Row, measured};
 use crate::table::{Columns, FINE_PERCENT, Table, Unit};
-use crate::{Experiment, Options, Say};
+use crate::{Experiment, Options, Progress};
 use drystone_bench::{Crew, Pattern, Work, machine, phase};
 use sheet::{Flow, RateUnit, Sheet};
 use taken::{Look, Steps, Taken};
@@ -46,7 +46,7 @@ struct Measured {
     runs: Vec<Taken>,
 }
 
-fn run(options: &Options, say: Say<'_>) -> anyhow::Result<Outcome> {
+fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     let date = machine::now();
     let steps = Steps::of(options.runtime_ns);
     let sheets = sheet::all();

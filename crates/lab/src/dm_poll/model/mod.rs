@@ -29,7 +29,7 @@ use super::cores::{Cores, Pinned};
 use super::scene::{DEPTH, MAIL_DEPTH, PINNED, SEVERAL, STRIPE};
 use super::variants::{JUDGED_US, POLLERS};
 use super::{EXPERIMENT, wake};
-use crate::Say;
+use crate::Progress;
 use crate::model::costs;
 use crate::model::design::{Costs, Ps, Setting};
 use crate::model::{ModelOptions, ModelOutcome};
@@ -57,7 +57,7 @@ const TABLES: [(&str, &[Way]); 3] = [
 ///
 /// # Errors
 /// When less than two cores may be used, or a measurement fails.
-pub fn model(options: &ModelOptions, say: Say<'_>) -> anyhow::Result<ModelOutcome> {
+pub fn model(options: &ModelOptions, say: Progress<'_>) -> anyhow::Result<ModelOutcome> {
     let date = machine::now();
     let cores = Cores::here()?;
     let siblings = costs::are_siblings(costs::two_cores()?);

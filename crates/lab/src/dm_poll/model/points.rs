@@ -10,7 +10,7 @@ use super::super::variants::{JUDGED_US, POLLERS};
 use super::super::wake::Cost;
 use super::inputs::Inputs;
 use super::load::{Figures, IoCosts, Way};
-use crate::Say;
+use crate::Progress;
 use crate::model::ModelOptions;
 use crate::model::costs::ps;
 use crate::outcome::threads_text;
@@ -68,7 +68,11 @@ pub fn all(most: u32, cores: &Cores) -> Vec<Point> {
 ///
 /// # Errors
 /// When a run cannot be made.
-pub fn measure(points: &mut [Point], options: &ModelOptions, say: Say<'_>) -> anyhow::Result<()> {
+pub fn measure(
+    points: &mut [Point],
+    options: &ModelOptions,
+    say: Progress<'_>,
+) -> anyhow::Result<()> {
     for run in 1..=options.runs {
         say(&format!("points, run {run} of {}", options.runs));
         for point in &mut *points {
