@@ -8,6 +8,6 @@ mod bounds;
 mod disk;
 mod handshake;
 mod memory;
-mod ragged;
 mod served;
+mod unaligned;
 mod zeroes;

@@ -148,7 +148,7 @@ fn what_a_client_that_is_never_quiet_has_idle_goes_back() {
 }
 
 /// Requests for parts of blocks that fail, one after the other, take more than the budget together.
-fn ragged_ones_that_fail(change: impl FnOnce(&mut Disk)) {
+fn unaligned_ones_that_fail(change: impl FnOnce(&mut Disk)) {
     let all = Fixture::of(Settings::default(), change);
     let mut client = all.served.client(0);
     let long = (1 << 20) + 1;
@@ -163,14 +163,14 @@ fn ragged_ones_that_fail(change: impl FnOnce(&mut Disk)) {
 
 #[test]
 fn parts_of_blocks_that_cannot_be_read_give_their_memory_back() {
-    ragged_ones_that_fail(|disk| disk.fails = true);
+    unaligned_ones_that_fail(|disk| disk.fails = true);
 }
 
 #[test]
 fn parts_of_blocks_that_cannot_be_written_give_their_memory_back() {
-    ragged_ones_that_fail(|disk| disk.fails_writes = true);
+    unaligned_ones_that_fail(|disk| disk.fails_writes = true);
     // Zeroes by writes have a piece of 1 MiB.
-    ragged_ones_that_fail(|disk| (disk.fails_writes, disk.zeroes) = (true, false));
+    unaligned_ones_that_fail(|disk| (disk.fails_writes, disk.zeroes) = (true, false));
 }
 
 #[test]

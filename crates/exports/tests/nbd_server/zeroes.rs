@@ -8,8 +8,8 @@ use drystone_exports::nbd::proto::{Command, CommandFlags, TransmissionFlags};
 use drystone_exports::nbd::server::Settings;
 
 use crate::disk::{Disk, Handle};
-use crate::ragged::Release;
 use crate::served::{Served, export, until};
+use crate::unaligned::Release;
 
 const SIZE: usize = 4 << 20;
 

@@ -117,7 +117,7 @@ fn mix(rng: &mut Rng) -> ClientMix {
         rude: of(rng, &[0, 10, 50]),
         away_ns: of(rng, &[0, 10_000, 1_000_000, 50_000_000]),
         // The last, so that the others are as they were.
-        ragged: of(rng, &[0, 10, 50]),
+        unaligned: of(rng, &[0, 10, 50]),
     }
 }
 

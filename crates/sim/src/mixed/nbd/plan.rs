@@ -45,7 +45,7 @@ pub struct ClientMix {
     /// Percent of requests that are long.
     pub long: u32,
     /// Percent of requests that are for parts of blocks, where a block is more than a sector.
-    pub ragged: u32,
+    pub unaligned: u32,
     /// Most requests in flight of a client.
     pub depth: u64,
     /// Most requests of a session.

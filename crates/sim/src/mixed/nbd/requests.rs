@@ -144,10 +144,10 @@ impl Requests {
 
     /// Sectors of the target: whole blocks, or some parts of them.
     fn range(&self, session: &mut Session, most_bytes: u64) -> Range<u64> {
-        let (whole, ragged) = (self.target(session).block, session.mix().ragged);
+        let (whole, unaligned) = (self.target(session).block, session.mix().unaligned);
         // A table with longer blocks has them refused in sessions that began before.
         let may_be_parts = u64::from(session.block_bytes) >= whole * SECTOR;
-        let block = if session.chance(ragged) && may_be_parts { 1 } else { whole };
+        let block = if session.chance(unaligned) && may_be_parts { 1 } else { whole };
         let blocks = self.sectors / block;
         let (most, long) = (session.mix().blocks_max, session.mix().long);
         let most = if session.chance(long) { blocks } else { most.min(blocks) };

@@ -209,7 +209,7 @@ fn others_write_other_blocks_meanwhile() {
     let (mut slow, mut quick) = (client(&served, 0, "one"), client(&served, 1, "two"));
     let _release = Release(disk.clone());
     disk.holds.store(true, SeqCst);
-    let ragged = slow.send(Command::Write, NONE, 1, 1, &[1]).unwrap();
+    let unaligned = slow.send(Command::Write, NONE, 1, 1, &[1]).unwrap();
     until("its block is read", || disk.count(Op::Read) == 1);
     disk.holds.store(false, SeqCst);
     quick.write(512, &[2; 512], NONE).unwrap();
@@ -219,7 +219,7 @@ fn others_write_other_blocks_meanwhile() {
     quick.write(1536, &[5; 512], NONE).unwrap();
     assert_eq!(disk.count(Op::Write), 3, "the same block is not written meanwhile");
     disk.released.store(true, SeqCst);
-    assert_eq!(slow.receive().unwrap().cookie, ragged);
+    assert_eq!(slow.receive().unwrap().cookie, unaligned);
     assert_eq!(quick.receive().unwrap().cookie, waits);
     assert_eq!(disk.bytes.lock().unwrap()[..512], [4; 512]);
 }
