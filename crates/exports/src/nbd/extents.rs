@@ -93,13 +93,13 @@ impl Iterator for Blocks<'_> {
             return None;
         }
         let (mut length, mut status) = self.take(u64::MAX)?;
-        let ragged = length & (self.block - 1);
-        if length == ragged {
-            status = self.mixed(ragged, status);
+        let unaligned = length & (self.block - 1);
+        if length == unaligned {
+            status = self.mixed(unaligned, status);
             length = self.block;
         } else {
-            length -= ragged;
-            self.current = Some((ragged, status));
+            length -= unaligned;
+            self.current = Some((unaligned, status));
         }
         length = length.min(self.remaining);
         self.remaining -= length;

@@ -108,9 +108,9 @@ mod tests {
     fn incoming(table: &Arc<ExportTable>, inbox: &Inbox) -> (Incoming, UnixStream) {
         let (server, client) = UnixStream::pair().unwrap();
         client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
-        let dealt = inbox.enter();
+        let assigned = inbox.enter();
         let (table, tls) = (table.clone(), ListenerTls::off());
-        (Incoming { socket: server.into(), tls, table, dealt }, client)
+        (Incoming { socket: server.into(), tls, table, assigned }, client)
     }
 
     #[test]

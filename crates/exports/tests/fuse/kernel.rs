@@ -89,7 +89,7 @@ pub fn volume(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Volu
     }
 }
 
-/// Workers on threads of their own, each with a door. The first looks for requests before it
+/// Workers on threads of their own, each with an inbox. The first looks for requests before it
 /// sleeps, the next does not, and so on.
 pub fn workers(count: usize, engine: Engine) -> (Vec<Arc<Inbox>>, Vec<JoinHandle<()>>) {
     let set = ContextSet::new(SystemClock::new());

@@ -82,9 +82,9 @@ impl Served {
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         ours.set_write_timeout(Some(PATIENCE)).unwrap();
         let (tls, table) = (ListenerTls::off(), self.table.clone());
-        let dealt = self.inboxes[at].enter();
+        let assigned = self.inboxes[at].enter();
         let user = LockCounters::new(ManualClock::new(1));
-        self.inboxes[at].put(Incoming { socket: theirs.into(), tls, table, dealt }, &user);
+        self.inboxes[at].put(Incoming { socket: theirs.into(), tls, table, assigned }, &user);
         ours
     }
 

@@ -17,7 +17,7 @@ pub struct Incoming {
     pub table: Arc<ExportTable>,
     /// Its place among the connections of the worker that it goes to
     /// ([`crate::server::Inbox::enter`]).
-    pub dealt: Client,
+    pub assigned: Client,
 }
 
 /// The way a listener treats TLS.

@@ -93,8 +93,8 @@ fn hand_out(listener: &Listener, work: &mut Work, socket: OwnedFd) {
     }
     let Some(peer) = peers.iter().min_by_key(|peer| peer.connections()) else { return };
     prepare(&socket, table.settings().peer_timeout_ns);
-    let (tls, table, dealt) = (tls.clone(), table.clone(), peer.enter());
-    peer.put_connection(Incoming { socket, tls, table, dealt }, &work.locks);
+    let (tls, table, assigned) = (tls.clone(), table.clone(), peer.enter());
+    peer.put_connection(Incoming { socket, tls, table, assigned }, &work.locks);
 }
 
 /// Probes that a silent client does not answer before it is given up (tcp(7), `TCP_KEEPCNT`).

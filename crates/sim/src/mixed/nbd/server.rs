@@ -82,7 +82,7 @@ fn work(run: &Run, start: &Started, mut worker: Worker) {
 
 /// Nothing of the server is left.
 pub(crate) fn end_server(run: &Run, start: &Started) {
-    // A connection that was dealt to a worker which had just ended goes with its inbox.
+    // A connection that was assigned to a worker which had just ended goes with its inbox.
     start.served().inboxes.borrow_mut().clear();
     if run.plan.nbd.is_none() {
         return;

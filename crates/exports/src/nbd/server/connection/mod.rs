@@ -53,7 +53,7 @@ struct Accepted {
     table: TableId,
     id: SessionId,
     /// The worker counts it.
-    _dealt: Client,
+    _assigned: Client,
 }
 
 /// The number of an export table among those that a worker knows.
@@ -92,7 +92,7 @@ impl Connection {
         pool: Pool,
         now: Ns,
     ) -> Self {
-        let Incoming { socket, tls, dealt: _dealt, .. } = incoming;
+        let Incoming { socket, tls, assigned: _assigned, .. } = incoming;
         let mut connection = Connection {
             peer: Peer::of(&socket),
             life: Life::new(socket),
@@ -101,7 +101,7 @@ impl Connection {
             pool,
             coalesce: Coalesce::new(),
             progress: Progress::new(now),
-            accepted: Accepted { tls, table, id, _dealt },
+            accepted: Accepted { tls, table, id, _assigned },
         };
         connection.stream.queue_bytes(&mut connection.pool, &Handshake::greeting());
         connection

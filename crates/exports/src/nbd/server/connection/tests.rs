@@ -96,7 +96,7 @@ impl Alone {
             socket: socket.into(),
             tls: ListenerTls { policy: TlsPolicy::Off, config: None },
             table: table.clone(),
-            dealt: Clients::default().enter(),
+            assigned: Clients::default().enter(),
         };
         let connection = Connection::new(incoming, SessionId(0), TableId(0), work.pool(), 1);
         Alone { connection, work, table, reserve, _client: client }
