@@ -58,8 +58,8 @@ drystone-drivers length_look_late  loom_length_of_a_queue_with_a_mark
 drystone-drivers length_marks_last loom_length_of_a_queue_with_a_mark
 drystone-drivers length_in_flight  loom_length_of_a_queue_with_a_mark
 drystone-drivers length_leave      loom_length_of_a_queue_with
-drystone-drivers length_doubt      loom_length_of_a_file_opened_anew
-drystone-drivers length_left_unseen loom_length_of_a_file_opened_anew
+drystone-drivers length_doubt      loom_length_of_a_file_opened_again
+drystone-drivers length_left_unseen loom_length_of_a_file_opened_again
 drystone-drivers read_beside_cut   loom_length_of_a_queue_with
 drystone-raid bitmap_set           loom_bitmap_sets
 drystone-raid bitmap_used          loom_bitmap_clears

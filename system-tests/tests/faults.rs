@@ -310,7 +310,7 @@ fn a_file_truncated_below_gives_errors_and_harms_no_other_device() {
     let script = "
         refused(errno.EIO, h.pread, 4096, 6 * 1048576)
         refused(errno.EIO, h.pread, 8192, 4 * 1048576 - 4096)
-        refused(errno.EIO, h.pread, 4096, 0)  # all of it, until it is opened anew
+        refused(errno.EIO, h.pread, 4096, 0)  # all of it, until it is opened again
         other = nbd.NBD()
         other.connect_uri(uri.replace('/vol?', '/other?'))
         other.pwrite(b'o' * 4096, 0)

@@ -75,7 +75,7 @@ fn figures_are_those_of_the_load() {
 }
 
 #[test]
-fn a_reset_prints_and_starts_anew() {
+fn a_reset_prints_and_starts_again() {
     if !requires("nbdsh") {
         return;
     }

@@ -153,7 +153,7 @@ fn a_file_that_was_replaced_is_taken_on_demand_only() {
 
 /// The file belongs to another server's FUSE mount, where a flush can be made to fail.
 #[test]
-fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
+fn a_failed_flush_is_shown_until_the_file_is_reopened() {
     let has_fuse = demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse");
     if !has_fuse || !requires("nbdsh") {
         return;
@@ -192,7 +192,7 @@ fn a_failed_flush_is_shown_until_the_file_is_opened_anew() {
 
 /// Below a volume, and as a member of an array that has failed it: `md add` takes the member back.
 #[test]
-fn a_file_below_others_is_opened_anew_after_it_was_cut() {
+fn a_file_below_others_is_reopened_after_it_was_cut() {
     if !requires("nbdsh") {
         return;
     }
@@ -216,7 +216,7 @@ fn a_file_below_others_is_opened_anew_after_it_was_cut() {
     python(server.dir(), &uri, "h.pwrite(b'b' * 16777216, 0); h.flush()").ok();
     for (device, what) in [("v", "below"), ("array", "m1")] {
         let said = server.ask(&["reopen", device]).refused();
-        assert!(said.contains("only files are opened anew") && said.contains(what), "{said}");
+        assert!(said.contains("only files are opened again") && said.contains(what), "{said}");
     }
     for (device, name) in [("below", "below.img"), ("m1", "m1.img")] {
         assert!(server.ask(&["show", device]).ok().contains("`drystone reopen`"));

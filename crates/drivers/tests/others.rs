@@ -133,7 +133,7 @@ fn a_file_is_not_written_beside_a_loop_device() {
 
 /// The file at the path now is looked at as at the first opening.
 #[test]
-fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
+fn a_file_is_reopened_beside_loop_devices_as_at_first() {
     let dir = tempfile::tempdir().unwrap();
     let options = options(dir.path());
     let (path, second) = (&options.path, dir.path().join("second.img"));
@@ -141,7 +141,7 @@ fn a_file_is_opened_anew_beside_loop_devices_as_at_first() {
     std::fs::write(&second, vec![0; MIB as usize]).unwrap();
     let Some(reader) = LoopDevice::attach(path, &["--read-only"]) else {
         println!(
-            "SKIPPED a_file_is_opened_anew_beside_loop_devices_as_at_first: no loop device is to \
+            "SKIPPED a_file_is_reopened_beside_loop_devices_as_at_first: no loop device is to \
              be had"
         );
         return;

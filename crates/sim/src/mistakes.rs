@@ -34,7 +34,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 /// All of them.
 pub const MISTAKES: [Mistake; 20] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
-    plain("failure_kept", "a file that is opened anew fails flushes as it did before"),
+    plain("failure_kept", "a file that is opened again fails flushes as it did before"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
     plain("flush_not_forwarded", "a volume flushes all its members but the first"),
     plain("fua_forgotten", "a file takes a FUA write for an ordinary one"),

@@ -70,11 +70,11 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("direct", "1 if I/O of a file goes past the page cache of the host (O_DIRECT)."),
     shown(
         "flush_failed",
-        "1 after a flush of a file failed: none succeeds until the file is opened anew (`reopen`).",
+        "1 after a flush of a file failed: none succeeds until the file is opened again (`reopen`).",
     ),
     shown(
         "cut_short",
-        "1 if a file became shorter than its device: all I/O fails until it is opened anew \
+        "1 if a file became shorter than its device: all I/O fails until it is opened again \
          (`reopen`).",
     ),
     shown(

@@ -48,10 +48,10 @@ impl fmt::Display for Lasting {
             Lasting::FlushFailed => {
                 "a flush failed, and what was written before may be lost: none succeeds until the \
                  file is \
-                 opened anew (`drystone reopen`)"
+                 opened again (`drystone reopen`)"
             }
             Lasting::CutShort => {
-                "its file became shorter than the device: all I/O fails until it is opened anew \
+                "its file became shorter than the device: all I/O fails until it is opened again \
                  (`drystone reopen`)"
             }
         })

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_started_anew_are_not_negative() {
+    fn counters_that_started_again_are_not_negative() {
         assert_eq!(value(&rows(Some(&snapshot(10, 9)), &snapshot(12, 1)), "r/s"), 0.0);
     }
 

@@ -332,7 +332,7 @@ mod loom_tests {
     /// The file is opened again: one queue reads on the new opening while another one writes on the
     /// one before, and leaves it.
     #[test]
-    fn loom_length_of_a_file_opened_anew() {
+    fn loom_length_of_a_file_opened_again() {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(|| {

@@ -128,8 +128,7 @@ impl File {
         if opened.is_cut_short() {
             return Err(Error::invalid(format!(
                 "size: {path} was cut short below the device, which does nothing any more: put \
-                 back what it \
-                 held, and open it anew"
+                 back what it held, and open it again"
             )));
         }
         let actual = opened.backing.size().map_err(|e| Error::os(&path, e))?;

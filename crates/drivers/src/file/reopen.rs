@@ -49,14 +49,13 @@ impl File {
         if shared.is_exchanging() {
             let text = format!(
                 "{}: I/O on the file that was open before this one has not ended: until it has, \
-                 the path cannot \
-                 be opened anew once more",
+                 the path cannot be opened again",
                 shared.path.display()
             );
             return Err(Error::new(ErrorKind::Busy, text));
         }
         let before = shared.opened();
-        let (next, is_same) = open_anew(shared, &before, replaced)?;
+        let (next, is_same) = open_again(shared, &before, replaced)?;
         if is_same {
             // After it was opened: see the invariants.
             tell_losses(shared, &before)?;
@@ -66,9 +65,9 @@ impl File {
 }
 
 /// The file at the path now, and whether it is the one that is open.
-fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Opened, bool)> {
+fn open_again(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Opened, bool)> {
     let (Some(options), Some(claim)) = (&shared.options, &before.claim) else {
-        return Ok((given_anew(shared, before)?, true));
+        return Ok((given_again(shared, before)?, true));
     };
     let block_device = is_block_device(&options.path)?;
     let found = Found::open(options, block_device)?;
@@ -99,10 +98,10 @@ fn open_anew(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Op
 }
 
 /// A simulator's file once more.
-fn given_anew(shared: &FileShared, before: &Opened) -> Result<Opened> {
+fn given_again(shared: &FileShared, before: &Opened) -> Result<Opened> {
     let path = shared.path.display();
     let backing = before.backing.reopened().ok_or_else(|| {
-        Error::new(ErrorKind::NotSupported, format!("{path} cannot be opened anew"))
+        Error::new(ErrorKind::NotSupported, format!("{path} cannot be opened again"))
     })?;
     let size = backing.size().map_err(|e| Error::os(&path, e))?;
     check_length(shared, size, before.length.bytes())?;
@@ -119,7 +118,7 @@ fn tell_losses(shared: &FileShared, before: &Opened) -> Result<()> {
         before.flush_failed.store(true, Release);
         let path = shared.path.display();
         let what = format!(
-            "{path}: what was written before may be lost, check it; then it can be opened anew"
+            "{path}: what was written before may be lost, check it; then it can be opened again"
         );
         Error::os(what, error)
     })

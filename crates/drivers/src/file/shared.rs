@@ -110,8 +110,9 @@ impl FileShared {
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
         if self.is_changing.swap(true, Acquire) {
             let path = self.path.display();
-            let text =
-                format!("{path} is being opened anew, or made longer: try again when that is over");
+            let text = format!(
+                "{path} is being opened again, or made longer: try again when that is over"
+            );
             return Err(Error::new(drystone_core::error::ErrorKind::Busy, text));
         }
         Ok(Turn(&self.is_changing))

@@ -70,7 +70,7 @@ impl Pool {
         let class = class_of(data_bytes);
         let bytes = IoBuf::memory_of(class.map_or(DATA_AT + data_bytes, class_bytes)) as u64;
         if self.share.is_revoked() {
-            return self.reserve_anew(bytes);
+            return self.reserve_afresh(bytes);
         }
         let is_idle = class.is_some_and(|class| !self.idle[class].is_empty());
         is_idle || self.held + bytes <= self.share.room() || self.reserve_more(bytes)
@@ -78,7 +78,7 @@ impl Pool {
 
     /// The share goes back before anything new is begun with it.
     #[cold]
-    fn reserve_anew(&mut self, bytes: u64) -> bool {
+    fn reserve_afresh(&mut self, bytes: u64) -> bool {
         self.shrink_to(0);
         self.share.settle_all(self.held);
         if self.held + bytes <= MINIMUM {

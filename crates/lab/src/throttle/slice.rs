@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slice_that_is_over_begins_anew() {
+    fn a_slice_that_is_over_is_followed_by_a_new_one() {
         let (mut slice, rates) = (Slice::default(), (None, Some(100)));
         (0..10).for_each(|_| {
             assert_eq!(slice.wait(0, rates, 512), 0);

@@ -236,7 +236,7 @@ fn a_plug_flushes_at_its_limits() {
     rig.submit([read(2000, 1)]);
     assert_eq!(rig.taken().len(), 34, "128 KiB");
     rig.submit([read(3000, 1)]);
-    assert_eq!(rig.taken().len(), 34, "the count began anew");
+    assert_eq!(rig.taken().len(), 34, "the count began again");
     rig.cx.finish_plug();
     assert_eq!(rig.ended().len(), 35);
 }

@@ -84,11 +84,11 @@ impl Bitmap {
         if seen & (STATE | USED) == SET | USED {
             return Intent::Known;
         }
-        self.intend_anew(word, seen)
+        self.intend_slowly(word, seen)
     }
 
     #[cold]
-    fn intend_anew(&self, word: usize, mut seen: u8) -> Intent {
+    fn intend_slowly(&self, word: usize, mut seen: u8) -> Intent {
         loop {
             let (next, intent) = match seen & STATE {
                 CLEAN => (WANTED, Intent::New),

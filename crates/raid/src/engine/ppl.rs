@@ -407,7 +407,7 @@ impl Log {
             && let Some((role, is_replacement)) = role_of_device(turn, number)
         {
             // It never came to the member: its context was dropped.
-            return out.io.push((role, is_replacement, begun_anew(&mut bio)));
+            return out.io.push((role, is_replacement, begun_again(&mut bio)));
         }
         let held = role_of_device(turn, number).filter(|_| !bio.status.is_ok());
         self.keep_memory(bio);
@@ -454,7 +454,7 @@ fn role_of_device(turn: &TurnInput<'_>, number: MemberNumber) -> Option<(Role, b
 }
 
 /// The same I/O once more.
-fn begun_anew(bio: &mut Bio) -> Box<Bio> {
+fn begun_again(bio: &mut Bio) -> Box<Bio> {
     let mut again = Bio::flush();
     (again.op, again.sector, again.flags) = (bio.op, bio.sector, bio.flags);
     again.user_data = bio.user_data;

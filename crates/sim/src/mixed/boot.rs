@@ -93,7 +93,7 @@ fn switch_on(run: &Run) {
         run.replace_cut_off(disk);
     }
     run.health.heal_all();
-    run.faults.count_anew();
+    run.faults.restart_counts();
     run.world.note(|| "the stack is started".to_owned());
     run.counts.borrow_mut().add("start", 1);
 }

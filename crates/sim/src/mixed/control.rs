@@ -310,7 +310,7 @@ impl Control {
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
         let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");
-        self.run.faults.open_anew(disk, &self.run.progress, || {
+        self.run.faults.reopen(disk, &self.run.progress, || {
             let done = [(); 2].map(|()| self.runtime.reopen(&name, false));
             self.count(match &done[0] {
                 Ok(_) if has_failed => "reopen after a failed flush",
@@ -318,7 +318,7 @@ impl Control {
                 Err(_) => "reopen refused",
             });
             match done {
-                [Ok(true), Ok(true)] => Outcome::Anew,
+                [Ok(true), Ok(true)] => Outcome::Reopened,
                 [Err(_), Err(_)] => Outcome::Refused,
                 _ => Outcome::Doubtful,
             }

@@ -59,7 +59,7 @@ impl DiskFaults {
     }
 
     /// The counts of the disks so far are of former starts from now on.
-    pub(super) fn count_anew(&self) {
+    pub(super) fn restart_counts(&self) {
         *self.counted.borrow_mut() =
             (0..self.world.disks()).map(|disk| self.counts(disk)).collect();
         self.flushes.borrow_mut().start();
@@ -114,19 +114,19 @@ impl DiskFaults {
     }
 
     /// The file of a disk is opened again by `reopen`, which says how that ended.
-    pub(super) fn open_anew(
+    pub(super) fn reopen(
         &self,
         disk: usize,
         progress: &Progress,
         reopen: impl FnOnce() -> Outcome,
     ) {
         let counted = self.counts(disk);
-        let known = self.flushes.borrow_mut().opens_anew(disk);
+        let known = self.flushes.borrow_mut().begin_reopen(disk);
         let outcome = reopen();
         let mut flushes = self.flushes.borrow_mut();
         match outcome {
-            Outcome::Anew => flushes.opened_anew(disk, progress.begun(), Some(counted)),
-            Outcome::Doubtful => flushes.opened_anew(disk, progress.begun(), None),
+            Outcome::Reopened => flushes.reopened(disk, progress.begun(), Some(counted)),
+            Outcome::Doubtful => flushes.reopened(disk, progress.begun(), None),
             Outcome::Refused => flushes.stays(disk, known),
         }
     }

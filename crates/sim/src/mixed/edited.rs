@@ -131,7 +131,7 @@ impl Edited {
 
     /// Start it and compare all of it. Nothing if it is refused.
     fn start_edited(&mut self, run_too: bool) -> Option<Rc<Started>> {
-        self.run.faults.count_anew();
+        self.run.faults.restart_counts();
         let (disks, written) = (self.disks(), self.written());
         let mut text = stack_file(&self.run.plan.text, &self.run.volumes.borrow());
         if run_too {

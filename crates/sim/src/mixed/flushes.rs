@@ -19,10 +19,10 @@ pub(super) struct Flushes {
     /// by then.
     failed: BTreeMap<usize, (usize, u64)>,
     /// Disks whose file was opened again since the start.
-    anew: BTreeMap<usize, Anew>,
+    reopens: BTreeMap<usize, Reopen>,
 }
 
-struct Anew {
+struct Reopen {
     /// I/Os that had begun by then.
     begun: u64,
     /// The counts of the disk before; `None` if it is not known that all is well since.
@@ -32,14 +32,14 @@ struct Anew {
 /// Everything that is known of the flushes of one disk.
 pub(super) struct Known {
     failed: BTreeMap<usize, (usize, u64)>,
-    anew: Option<Anew>,
+    reopen: Option<Reopen>,
 }
 
 /// The outcome of a reopen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     /// It was, and no failure from before can come to light any more.
-    Anew,
+    Reopened,
     /// It was, and may hear of failures from before.
     Doubtful,
     /// It was not.
@@ -65,24 +65,27 @@ impl Flushes {
     }
 
     /// The file of a disk is about to be opened again. Returns what was known of its flushes.
-    pub(super) fn opens_anew(&mut self, disk: usize) -> Known {
+    pub(super) fn begin_reopen(&mut self, disk: usize) -> Known {
         let failed = self.failed.extract_if(.., |_, (of, _)| *of == disk).collect();
-        Known { failed, anew: self.anew.insert(disk, Anew { begun: u64::MAX, before: None }) }
+        Known {
+            failed,
+            reopen: self.reopens.insert(disk, Reopen { begun: u64::MAX, before: None }),
+        }
     }
 
     /// That was refused: all is as it was `before`.
     pub(super) fn stays(&mut self, disk: usize, before: Known) {
         self.failed.extend(before.failed);
-        match before.anew {
-            Some(anew) => _ = self.anew.insert(disk, anew),
-            None => _ = self.anew.remove(&disk),
+        match before.reopen {
+            Some(reopen) => _ = self.reopens.insert(disk, reopen),
+            None => _ = self.reopens.remove(&disk),
         }
     }
 
     /// That is over, with so many I/Os begun, and what the disk had counted before if no failure
     /// from before that can come to light any more.
-    pub(super) fn opened_anew(&mut self, disk: usize, begun: u64, before: Option<DiskCounts>) {
-        self.anew.insert(disk, Anew { begun, before });
+    pub(super) fn reopened(&mut self, disk: usize, begun: u64, before: Option<DiskCounts>) {
+        self.reopens.insert(disk, Reopen { begun, before });
     }
 
     /// Judges one. `now` and `start` are the counts of its disk, now and at the start.
@@ -92,10 +95,10 @@ impl Flushes {
         [now, start]: [&DiskCounts; 2],
         excuses: &[&str],
     ) -> Result<(), &'static str> {
-        let anew = self.anew.get(&flush.disk);
-        let since = match anew {
+        let reopen = self.reopens.get(&flush.disk);
+        let since = match reopen {
             None => start,
-            Some(Anew { begun, before: Some(before) }) if *begun < flush.number => before,
+            Some(Reopen { begun, before: Some(before) }) if *begun < flush.number => before,
             Some(_) => return Ok(()),
         };
         let failed = self.failed.get(&flush.target).map(|(_, begun)| *begun);
@@ -106,8 +109,8 @@ impl Flushes {
                 self.failed.entry(flush.target).or_insert((flush.disk, flush.begun));
                 Ok(())
             }
-            Status::IoError if anew.is_some() && !grown(now, since, excuses) => {
-                Err("a flush failed, though its file was opened anew and nothing has failed since")
+            Status::IoError if reopen.is_some() && !grown(now, since, excuses) => {
+                Err("a flush failed, though its file was opened again and nothing has failed since")
             }
             _ => Ok(()),
         }
@@ -138,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_lasts_until_the_file_is_opened_anew() {
+    fn a_failure_lasts_until_the_file_is_reopened() {
         let mut flushes = Flushes::default();
         let failed = counts(1, 0);
         assert!(may(&mut flushes, 1, Well, &counts(0, 0)));
         assert!(may(&mut flushes, 2, IoError, &failed));
         assert!(may(&mut flushes, 4, Well, &failed), "it had begun");
         assert!(!may(&mut flushes, 5, Well, &failed));
-        flushes.opens_anew(3);
+        flushes.begin_reopen(3);
         assert!(may(&mut flushes, 6, Well, &failed) && may(&mut flushes, 7, IoError, &failed));
-        flushes.opened_anew(3, 10, Some(failed));
+        flushes.reopened(3, 10, Some(failed));
         assert!(may(&mut flushes, 10, IoError, &failed), "it had begun");
         assert!(may(&mut flushes, 11, Well, &failed));
         assert!(!may(&mut flushes, 12, IoError, &failed), "nothing has failed since");
@@ -162,13 +165,13 @@ mod tests {
         let mut flushes = Flushes::default();
         let failed = counts(1, 0);
         assert!(may(&mut flushes, 2, IoError, &failed));
-        let before = flushes.opens_anew(3);
-        assert!(may(&mut flushes, 5, Well, &failed), "it may be open anew already");
+        let before = flushes.begin_reopen(3);
+        assert!(may(&mut flushes, 5, Well, &failed), "it may be reopened already");
         flushes.stays(3, before);
         assert!(!may(&mut flushes, 6, Well, &failed));
-        flushes.opens_anew(3);
-        flushes.opened_anew(3, 7, Some(failed));
-        let before = flushes.opens_anew(3);
+        flushes.begin_reopen(3);
+        flushes.reopened(3, 7, Some(failed));
+        let before = flushes.begin_reopen(3);
         flushes.stays(3, before);
         assert!(!may(&mut flushes, 8, IoError, &failed), "nothing has failed since");
     }
@@ -176,13 +179,13 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_judged() {
         let mut flushes = Flushes::default();
-        flushes.opens_anew(3);
-        flushes.opened_anew(3, 1, None);
+        flushes.begin_reopen(3);
+        flushes.reopened(3, 1, None);
         assert!(may(&mut flushes, 2, IoError, &counts(0, 0)));
         assert!(may(&mut flushes, 5, Well, &counts(1, 0)));
         flushes.start();
         assert!(may(&mut flushes, 6, IoError, &counts(1, 0)));
-        flushes.opens_anew(2);
+        flushes.begin_reopen(2);
         assert!(!may(&mut flushes, 9, Well, &counts(1, 0)), "another disk's file");
     }
 }

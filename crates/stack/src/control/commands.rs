@@ -122,7 +122,7 @@ pub static COMMANDS: &[Command] = &[
     },
     Command {
         name: "reopen",
-        doc: "Opens the file of a device anew, while it is used: a failed flush and a file that \
+        doc: "Opens the file of a device again, while it is used: a failed flush and a file that \
             was cut short are \
               forgotten. What was lost by them stays lost. I/O under way ends with the file that \
               was open before. A member \
@@ -391,7 +391,7 @@ pub static COMMANDS: &[Command] = &[
             if asked to. The root (`/`) has what its devices count, which is never reset.",
         arguments: &[
             optional("path", PATH, "The group's path; without it all, each by itself."),
-            optional("reset", Type::Bool, "Afterwards count anew from zero."),
+            optional("reset", Type::Bool, "Afterwards count from zero."),
         ],
         result: &[(
             "groups",
@@ -421,7 +421,7 @@ pub static COMMANDS: &[Command] = &[
             then does what \
               its arguments ask.",
         arguments: &[
-            optional("reset", Type::Bool, "Afterwards count anew from zero."),
+            optional("reset", Type::Bool, "Afterwards count from zero."),
             optional("hold", Type::Bool, "From now on measure hold times, or do so no longer."),
         ],
         result: &[

@@ -150,6 +150,6 @@ mod tests {
         }
         assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 320, 600, 600, 600]);
         limit = limit.told(limit.next + limit.pause);
-        assert_eq!(limit.pause, PAUSE_MIN_NS, "after a quiet while it begins anew");
+        assert_eq!(limit.pause, PAUSE_MIN_NS, "after a quiet while it begins again");
     }
 }

@@ -55,5 +55,5 @@ fn no_file(live: &LiveDevice, kind: &str) -> String {
         true => String::new(),
         false => format!(": it stands on {}", members.join(", ")),
     };
-    format!("`{}` is a {kind} device, and only files are opened anew{hint}", live.name)
+    format!("`{}` is a {kind} device, and only files are opened again{hint}", live.name)
 }

@@ -245,7 +245,7 @@ fn a_loss_that_nobody_was_told_of_is_told() {
 }
 
 #[test]
-fn one_at_a_time_opens_it_anew() {
+fn one_at_a_time_reopens_it() {
     static FILE: OnceLock<File> = OnceLock::new();
     static TRIES: Counter = Counter::new(0);
     let meanwhile = || {
@@ -305,7 +305,7 @@ fn the_lock_is_held_all_the_while() {
 
 /// Each context has blocks of its own, of which it knows what they hold.
 #[test]
-fn nothing_is_lost_while_it_is_opened_anew_again_and_again() {
+fn nothing_is_lost_while_it_is_reopened_again_and_again() {
     for engine in ENGINES {
         let dir = tempfile::tempdir().unwrap();
         let rig = Rig::new(file(dir.path(), 4 * MIB), engine);

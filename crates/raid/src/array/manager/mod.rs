@@ -81,10 +81,10 @@ impl Manager {
         shared.set_manager(Arc::downgrade(io.ctx.handle()));
         shared.fits_below.store(resync_from.unwrap_or(CLEAN), Release);
         let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
-        let are_copied_anew = assembly.resync_from.is_some() && disks.iter().any(is_replacement);
+        let are_recopied = assembly.resync_from.is_some() && disks.iter().any(is_replacement);
         // It is on record as dirty, and stays so until it is known to be better: replacements have
         // to say how little they have before members say that all is well.
-        let is_dirty = resync_from == Some(0) || are_copied_anew;
+        let is_dirty = resync_from == Some(0) || are_recopied;
         let is_changed = assembly.lost() > 0 || assembly.resync_from.is_some();
         let layout = shared.conf().layout;
         let members = Members::new(disks, layout, options.event_sink.clone(), is_changed);

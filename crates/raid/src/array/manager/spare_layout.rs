@@ -39,13 +39,13 @@ pub(super) fn placed(
         let mut offsets = offsets(model, sectors, needs).into_iter();
         offsets.find_map(|offset| laid_out(model, sectors, offset, needs))
     };
-    let anew = |model: &&Superblock| {
+    let fresh = |model: &&Superblock| {
         let offsets = std::iter::once(model.data_offset).chain(offsets(model, sectors, needs));
-        let mut anew = offsets.filter_map(|offset| anew(model, sectors, offset, needs));
-        anew.find_map(|own| laid_out(&own, sectors, own.data_offset, needs))
+        let mut laid = offsets.filter_map(|offset| with_new_places(model, sectors, offset, needs));
+        laid.find_map(|own| laid_out(&own, sectors, own.data_offset, needs))
     };
     let found = models.iter().find_map(like).or_else(|| models.iter().find_map(elsewhere));
-    let found = found.or_else(|| models.iter().find_map(anew));
+    let found = found.or_else(|| models.iter().find_map(fresh));
     let least = || models.iter().map(|model| least_sectors(model, needs)).min().unwrap_or(0);
     found.ok_or_else(least)
 }
@@ -85,7 +85,7 @@ fn laid_out(
 }
 
 /// With the offsets of a new array's members.
-fn anew(
+fn with_new_places(
     model: &Superblock,
     sectors: u64,
     data_offset: u64,
@@ -191,7 +191,7 @@ mod tests {
 
     /// Members have their logs where this device has data, or nothing at all.
     #[test]
-    fn logs_of_members_that_lie_elsewhere_are_placed_anew() {
+    fn logs_of_members_that_lie_elsewhere_are_placed_again() {
         for vector in ["r5-ls-bitmap", "r5-ls-ppl"] {
             let (own, sectors, bitmap) = member(vector);
             let needs = Needs { used: own.size, bitmap: bitmap.as_ref(), block_sectors: 8 };

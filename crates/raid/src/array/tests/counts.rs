@@ -96,7 +96,7 @@ fn a_log_whose_generation_leaves_no_room_is_damaged() {
     );
     serves(&mut stand);
     let (_, candidates, _) = stand.look();
-    assert!(candidates.iter().all(|candidate| candidate.log_damage.is_none()), "made anew");
+    assert!(candidates.iter().all(|candidate| candidate.log_damage.is_none()), "made again");
 }
 
 #[test]

@@ -34,7 +34,7 @@ fn parity_fits(stand: &Stand) -> bool {
 /// A resync that leaves out a block because it cannot be read now leaves an error that is seen
 /// later, when a data block is computed from it.
 #[test]
-fn parity_that_cannot_be_read_is_made_anew() {
+fn parity_that_cannot_be_read_is_recomputed() {
     let mut stand = started(4);
     stand.write(0, 1, 64 << 10);
     stand.crash();
@@ -55,7 +55,7 @@ fn parity_that_cannot_be_read_is_made_anew() {
 
 /// Of six members two hold parity: one that can be read tells nothing of the other.
 #[test]
-fn one_parity_is_made_anew_beside_the_other() {
+fn one_parity_is_recomputed_beside_the_other() {
     let mut stand = Stand::new(6);
     stand.create(Level::Raid6, true);
     stand.start();

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_could_not_be_read_are_written_anew_once_they_are_known() {
+    fn blocks_that_could_not_be_read_are_rewritten_once_they_are_known() {
         stripe(|mut stripe, turn| {
             stripe.unreadable = Roles::one(Role(1)) | Roles::one(Role(2));
             assert!(stripe.to_rewrite(turn).is_empty());

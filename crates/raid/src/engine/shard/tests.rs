@@ -502,7 +502,7 @@ fn resync_makes_parity_fit_and_writes_meanwhile_do_not_carry_it_on() {
 }
 
 #[test]
-fn a_block_that_cannot_be_read_is_computed_and_written_anew() {
+fn a_block_that_cannot_be_read_is_computed_and_rewritten() {
     let mut bench = Bench::new(Level::Raid5, 2, 4, 8);
     bench.submit(Op::Write, 0, 300);
     bench.drain();
@@ -622,7 +622,7 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
 /// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. A write of the
 /// row meanwhile waits until they are on record as lost, and so takes them off the record again.
 #[test]
-fn what_is_lost_is_listed_before_it_is_written_anew() {
+fn what_is_lost_is_listed_before_it_is_rewritten() {
     let mut bench = Bench::new(Level::Raid5, 2, 3, 1);
     bench.publish(|conf| {
         let fresh = member(0, 0);
