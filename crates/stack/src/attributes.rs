@@ -70,7 +70,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("direct", "1 if I/O of a file goes past the page cache of the host (O_DIRECT)."),
     shown(
         "flush_failed",
-        "1 after a flush of a file failed: none succeeds until the file is opened again (`reopen`).",
+        "1 after a flush of a file failed: none succeeds until the file is reopened (`reopen`).",
     ),
     shown(
         "cut_short",
