@@ -283,3 +283,98 @@ impl Admin {
         all.add("stripe: partial parity log", counts.logged);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::start_once;
+    use super::super::shutdown::end;
+    use super::super::testing::{array, on_fiber, run_of};
+    use super::*;
+    use crate::schedule::Stuck;
+
+    /// Runs `body` with the administrator of a whole RAID-5 of three disks.
+    fn with_array(body: impl FnOnce(&Admin) + 'static) -> Result<(), Stuck> {
+        let run = run_of(array());
+        on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            let admin = Admin::new(run, &start).expect("an array");
+            assert!(admin.wait_until_settled());
+            body(&admin);
+            drop(admin);
+            end(run, start);
+        })
+    }
+
+    fn state(admin: &Admin, disk: usize) -> Option<DiskState> {
+        Admin::state(&admin.status(), disk).map(|(state, _)| state)
+    }
+
+    #[test]
+    fn no_more_disks_are_hurt_than_parity_makes_up_for() {
+        let ended = with_array(|admin| {
+            assert!(admin.hurt_if_spared(2) && admin.hurt_if_spared(2), "it is hurt already");
+            assert!(!admin.hurt_if_spared(0) && !admin.run.health.is_hurt(0));
+            admin.heal(2);
+            assert!(admin.hurt_if_spared(0));
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn no_disk_is_hurt_while_another_is_gone_or_cut_off() {
+        let ended = with_array(|admin| {
+            admin.run.world.disk(1, |disk| disk.cut_off(4096));
+            assert!(!admin.hurt_if_spared(0) && admin.hurt_if_spared(1));
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn a_member_that_failed_is_healed_to_a_whole_one() {
+        let ended = with_array(|admin| {
+            assert!(admin.hurt_if_spared(1));
+            admin.order("fail", Command::Fail(Admin::name(1))).expect("it fails");
+            assert!(matches!(state(admin, 1), Some(DiskState::Faulty(_))));
+            assert!(admin.heal_all() && !admin.run.health.is_hurt(1));
+            assert!(matches!(state(admin, 1), Some(DiskState::InSync(_))));
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn a_disk_is_wiped_from_its_wipe_until_it_was_added() {
+        let ended = with_array(|admin| {
+            let health = &admin.run.health;
+            admin.order("fail", Command::Fail(Admin::name(1))).expect("it fails");
+            admin.order("remove", Command::Remove(Admin::name(1))).expect("it is removed");
+            assert!(admin.wipe(1));
+            assert_eq!(health.retain_wiped(|_| false), [1]);
+            admin.add(1);
+            assert!(health.retain_wiped(|_| false).is_empty() && !health.is_adding());
+            assert!(admin.wait_until_settled());
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn a_check_tells_of_parity_that_does_not_fit() {
+        with_array(Admin::check).expect("parity fits");
+        let ended = with_array(|admin| {
+            // Data begin behind the metadata; a sector in the middle of the disk is used.
+            admin.run.world.disk(0, |disk| disk.poke(disk.size() / 2, &[1; 512]));
+            admin.check();
+        });
+        let found = ended.expect_err("it is told").to_string();
+        assert!(found.starts_with("a check finds ") && found.contains("do not fit"), "{found}");
+    }
+
+    #[test]
+    fn nothing_is_waited_for_once_the_power_is_off() {
+        let ended = with_array(|admin| {
+            admin.run.power_off(false);
+            assert!(!admin.wait("so", |_| true) && !admin.heal_all());
+            admin.start().stack().stop();
+        });
+        ended.expect("all is well");
+    }
+}

@@ -167,3 +167,112 @@ pub(super) fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
         || has_bad_blocks(stack)
         || arrays.any(|array| array.status().degraded() > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::array::Admin;
+    use super::super::plan::Target;
+    use super::super::testing::{
+        SECTORS, array, io, on_fiber, plan, run_of, sentence, target, two_disks,
+    };
+    use super::*;
+    use crate::oracle::{Ended, fill};
+    use crate::schedule::Stuck;
+    use drystone_core::{Bio, IoBuf, Sector, Status};
+
+    /// Writes the first sector of a target, of which the oracle knows if it `is_told`.
+    fn write(run: &Run, start: &Started, target: usize, is_told: bool) {
+        let id = run.oracles.borrow_mut()[target].write_begins(0..1, is_told);
+        let mut data = IoBuf::zeroed(512);
+        fill(&mut data, target as u32, 0, id.stamp());
+        let name = &run.plan.targets[target].name;
+        assert_eq!(io(run, start, name, Bio::write(Sector(0), data)), Status::Ok);
+        let ended = if is_told { Ended::Ok } else { Ended::Failed };
+        run.oracles.borrow_mut()[target].write_ends(id, ended);
+    }
+
+    #[test]
+    fn a_start_gives_disks_their_power_and_takes_their_faults() {
+        let run = run_of(two_disks());
+        let ended = on_fiber(&run, |run| {
+            run.world.disk(1, |disk| disk.faults().reads_fail = true);
+            run.power_off(false);
+            run.health.hurt(1);
+            let start = start_once(run, false, false).expect("it starts");
+            assert!(!run.off.get() && !run.health.is_hurt(1));
+            let read = Bio::read(Sector(0), IoBuf::zeroed(512));
+            assert_eq!(io(run, &start, "d1", read), Status::Ok);
+            end(run, start);
+        });
+        ended.expect("all is well");
+    }
+
+    /// Starts a stack, lets `work` happen, and starts it again.
+    fn start_again(
+        run: &Rc<Run>,
+        work: impl FnOnce(&Run, &Started) + 'static,
+    ) -> Result<(), Stuck> {
+        on_fiber(run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            work(run, &start);
+            end(run, start);
+            end(run, start_once(run, true, false).expect("it starts again"));
+        })
+    }
+
+    #[test]
+    fn a_start_after_another_compares_all() {
+        let run = run_of(two_disks());
+        start_again(&run, |run, start| write(run, start, 1, true)).expect("all is well");
+        let again = start_again(&run, |run, _| {
+            run.world.disk(1, |disk| disk.poke(SECTORS / 2 * 512, &[9]));
+        });
+        assert!(sentence(again).starts_with("after a start, d1: "));
+    }
+
+    #[test]
+    fn a_device_in_memory_starts_with_zeroes() {
+        let ram = Target { device_kind: DeviceKind::Forgets, ..target("r", &[0]) };
+        let text = "[device.r]\ntype = \"ram\"\nsize = \"1MiB\"\n";
+        let run = run_of(plan(1, text, vec![ram]));
+        start_again(&run, |run, start| write(run, start, 0, true)).expect("all is well");
+    }
+
+    #[test]
+    fn a_power_cut_while_a_stack_is_compared_is_no_fault_of_it() {
+        let run = run_of(two_disks());
+        let ended = on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            end(run, start);
+            let cut = run.clone();
+            run.world.spawn("storm", move || {
+                cut.world.sleep(500);
+                cut.power_off(false);
+            });
+            let start = start_once(run, true, false).expect("it was open");
+            assert!(run.off.get());
+            start.stack().stop();
+            end(run, start);
+        });
+        ended.expect("all is well");
+    }
+
+    /// Its place is that of a member by what the others say, and nothing says so on the disk.
+    #[test]
+    fn an_array_starts_without_a_disk_that_was_being_added() {
+        let run = run_of(array());
+        let ended = on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            Admin::new(run, &start).expect("an array").wait_until_settled();
+            end(run, start);
+            run.world.disk(1, |disk| disk.poke(0, &[0; 1 << 20]));
+            run.health.wipe(1);
+            run.health.begin_adding();
+            let start = start_once(run, true, true).expect("it starts again");
+            assert_eq!(run.counts.borrow().get("array: run"), 1);
+            assert!(is_hurt(run, start.stack()) && !run.health.is_adding());
+            end(run, start);
+        });
+        ended.expect("all is well");
+    }
+}

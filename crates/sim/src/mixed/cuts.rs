@@ -96,3 +96,60 @@ impl Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{DISK_BYTES, SECTORS, array, run_of, two_disks};
+    use super::*;
+
+    const ONES: [u8; 512] = [1; 512];
+
+    fn cut_at(run: &Run, disk: usize) -> Option<u64> {
+        run.world.disk(disk, |disk| disk.cut_at())
+    }
+
+    /// Whether a sector of a target may hold anything.
+    fn is_spoilt(run: &Run, target: usize, sector: u64) -> bool {
+        let mut oracle = run.oracles.borrow()[target].clone();
+        let id = oracle.read_begins(sector..sector + 1);
+        oracle.read_ends_ok(id, &ONES).is_ok()
+    }
+
+    #[test]
+    fn a_file_is_cut_off_once_and_within_what_is_used() {
+        let mut rng = Rng::with_seed(1);
+        for _ in 0..20 {
+            let run = run_of(two_disks());
+            assert!(run.cut_off(1, USED_SECTORS, &mut rng));
+            let cut = cut_at(&run, 1).expect("it is");
+            assert!(cut > 0 && cut < USED_SECTORS * SECTOR, "{cut}");
+            assert!(!run.cut_off(1, USED_SECTORS, &mut rng));
+            assert_eq!((cut_at(&run, 0), cut_at(&run, 1)), (None, Some(cut)));
+        }
+    }
+
+    #[test]
+    fn a_file_has_its_length_again_and_what_was_cut_is_not_known() {
+        let run = run_of(two_disks());
+        let cut = SECTORS / 2 * SECTOR;
+        run.world.disk(1, |disk| disk.cut_off(cut));
+        run.replace_cut_off(0);
+        run.replace_cut_off(1);
+        assert_eq!(run.world.disk(1, |disk| disk.size()), DISK_BYTES);
+        assert!(is_spoilt(&run, 1, SECTORS / 2) && !is_spoilt(&run, 1, SECTORS / 2 - 1));
+        assert!(!is_spoilt(&run, 0, SECTORS - 1), "a target of another disk");
+    }
+
+    #[test]
+    fn another_disk_takes_the_place_of_a_member() {
+        let run = run_of(array());
+        run.world.disk(2, |disk| {
+            disk.poke(0, &ONES);
+            disk.cut_off(4096);
+        });
+        run.replace_cut_off(2);
+        assert!(run.world.disk(2, |disk| disk.is_blank() && disk.size() == DISK_BYTES));
+        assert_eq!(run.health.retain_wiped(|_| false), [2]);
+        assert!(run.health.is_adding() && !is_spoilt(&run, 0, SECTORS - 1));
+    }
+}

@@ -135,3 +135,145 @@ impl DiskFaults {
         self.world.disk(disk, |disk: &mut Disk| *disk.counts())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::redundancy::Redundancy;
+    use super::super::testing::{operate, target, world};
+    use super::*;
+    use crate::disk::{DiskOp, EIO};
+    use drystone_core::Status;
+
+    fn faults() -> DiskFaults {
+        DiskFaults::new(world(2))
+    }
+
+    impl DiskFaults {
+        fn set(&self, disk: usize, change: impl FnOnce(&mut crate::disk::Faults)) {
+            self.world.disk(disk, |disk| change(disk.faults()));
+        }
+
+        /// The disk fails to read a sector.
+        fn fail_read(&self, disk: usize, sector: u64) {
+            let read = DiskOp::Read { offset: sector * 512, length: 512 };
+            assert_eq!(operate(&self.world, disk, read), -EIO);
+        }
+
+        /// The disk fails to flush.
+        fn fail_flush(&self, disk: usize) {
+            self.set(disk, |faults| faults.flush_error_ppm = 1_000_000);
+            assert_eq!(operate(&self.world, disk, DiskOp::Flush), -EIO);
+        }
+
+        fn may_fail_anywhere(&self, disks: &[usize]) -> bool {
+            self.may_fail(&target("d", disks), 0..64)
+        }
+
+        /// Whether a flush of disk 0 may end like that as I/O `number`, the last so far.
+        fn may_end(&self, number: u64, status: Status) -> bool {
+            let flush = Flush { target: 0, disk: 0, number, status, begun: number };
+            self.judge_flush(&flush).is_ok()
+        }
+    }
+
+    #[test]
+    fn an_error_has_a_reason_in_the_disks_of_its_target_only() {
+        let faults = faults();
+        faults.set(1, |faults| faults.reads_fail = true);
+        assert!(!faults.may_fail_anywhere(&[1]), "it has done nothing yet");
+        faults.fail_read(1, 0);
+        assert!(faults.may_fail_anywhere(&[1]) && faults.may_fail_anywhere(&[0, 1]));
+        assert!(!faults.may_fail_anywhere(&[0]));
+    }
+
+    #[test]
+    fn an_array_makes_up_for_its_disks() {
+        let faults = faults();
+        faults.set(0, |faults| faults.reads_fail = true);
+        faults.fail_read(0, 0);
+        let redundancy = Some(Redundancy { parity: 1, data: 1, chunk: 8, logged: false });
+        let array = Target { redundancy, ..target("a", &[0, 1]) };
+        assert!(faults.may_fail_anywhere(&[0, 1]) && !faults.may_fail(&array, 0..64));
+    }
+
+    #[test]
+    fn errors_from_before_a_start_are_no_reason() {
+        let faults = faults();
+        faults.set(0, |faults| faults.reads_fail = true);
+        faults.fail_read(0, 0);
+        faults.restart_counts();
+        assert!(!faults.may_fail_anywhere(&[0]));
+        faults.fail_read(0, 0);
+        assert!(faults.may_fail_anywhere(&[0]));
+    }
+
+    #[test]
+    fn a_bad_sector_is_a_reason_where_it_is() {
+        let faults = faults();
+        let at_16 = Target { lies_at: Some((0, 16)), ..target("v", &[0]) };
+        faults.set(0, |faults| faults.bad_reads.extend([3, 20]));
+        faults.spoil(0, 20);
+        assert!(!faults.may_fail(&at_16, 4..5), "the disk has not met it");
+        faults.fail_read(0, 20);
+        assert!(faults.may_fail(&at_16, 4..5) && faults.may_fail(&at_16, 0..8));
+        assert!(!faults.may_fail(&at_16, 0..4) && !faults.may_fail(&at_16, 5..8));
+        let elsewhere = Target { lies_at: None, ..target("v", &[0]) };
+        assert!(faults.may_fail(&elsewhere, 0..1), "nobody knows where it is");
+    }
+
+    /// A bad sector of the disk before the target: another FUA write may have met it.
+    #[test]
+    fn a_durable_write_fails_by_any_bad_sector_of_its_disk() {
+        let faults = faults();
+        let at_16 = Target { lies_at: Some((0, 16)), ..target("v", &[0]) };
+        faults.set(0, |faults| _ = faults.bad_reads.insert(3));
+        faults.spoil(0, 3);
+        faults.fail_read(0, 3);
+        assert!(faults.may_fail(&at_16, 0..u64::MAX) && !faults.may_fail(&at_16, 0..1000));
+    }
+
+    #[test]
+    fn dropped_blocks_are_told_once_and_of_their_disk() {
+        let faults = faults();
+        faults.set(1, |faults| faults.flush_error_drops = true);
+        let write = || DiskOp::Write { offset: 0, data: vec![1; 4096], fua: false };
+        for round in 0..2 {
+            operate(&faults.world, 1, write());
+            faults.fail_flush(1);
+            assert!(!faults.take_dropped(0) && faults.take_dropped(1), "round {round}");
+            assert!(!faults.take_dropped(1), "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_failed_flush_lasts_until_its_file_is_reopened() {
+        let (faults, progress) = (faults(), Progress::new(World::new(false), None));
+        faults.fail_flush(0);
+        assert!(faults.may_end(1, Status::IoError) && !faults.may_end(2, Status::Ok));
+        faults.reopen(0, &progress, || Outcome::Refused);
+        assert!(!faults.may_end(3, Status::Ok));
+        faults.reopen(0, &progress, || Outcome::Reopened);
+        assert!(faults.may_end(4, Status::Ok));
+        assert!(!faults.may_end(5, Status::IoError), "nothing has failed since");
+    }
+
+    /// The file may be open again before the call that reopens it returns.
+    #[test]
+    fn an_error_while_a_file_is_reopened_counts_as_since() {
+        let (faults, progress) = (faults(), Progress::new(World::new(false), None));
+        faults.reopen(0, &progress, || {
+            faults.fail_flush(0);
+            Outcome::Reopened
+        });
+        assert!(faults.may_end(1, Status::IoError));
+    }
+
+    #[test]
+    fn a_start_forgets_failed_flushes() {
+        let faults = faults();
+        faults.fail_flush(0);
+        assert!(faults.may_end(1, Status::IoError) && !faults.may_end(2, Status::Ok));
+        faults.restart_counts();
+        assert!(faults.may_end(3, Status::Ok));
+    }
+}

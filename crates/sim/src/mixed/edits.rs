@@ -210,3 +210,69 @@ fn of_other_places(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static str
     }
     "edited: other places or features"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::array::Admin;
+    use super::super::boot::start_once;
+    use super::super::shutdown::end;
+    use super::super::testing::{array, on_fiber, run_of};
+    use super::*;
+    use std::rc::Rc;
+
+    /// The disks of an array that was stopped in order.
+    fn stopped() -> Rc<Run> {
+        let run = run_of(array());
+        let ended = on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            Admin::new(run, &start).expect("an array").wait_until_settled();
+            end(run, start);
+        });
+        ended.expect("all is well");
+        run
+    }
+
+    #[test]
+    fn a_member_never_claims_what_it_is() {
+        let (run, mut rng) = (stopped(), Rng::with_seed(1));
+        let own = superblock(&run, 1).expect("a superblock");
+        let is_number = (0..100).map(|_| {
+            let mut edited = own.clone();
+            claim_another(&mut edited, &mut rng, &run);
+            assert_ne!((edited.dev_number, edited.role()), (own.dev_number, own.role()));
+            edited.dev_number != own.dev_number
+        });
+        let numbers = is_number.filter(|is_number| *is_number).count();
+        assert!((20..80).contains(&numbers), "{numbers} of 100 claim another number");
+    }
+
+    /// An edit that leaves a superblock with a wrong checksum is one of its own.
+    #[test]
+    fn an_edited_superblock_has_a_checksum_that_is_right() {
+        let (run, mut rng) = (stopped(), Rng::with_seed(1));
+        let own = superblock(&run, 1).expect("a superblock");
+        let edit: fn(&mut Superblock, &mut Rng, &Run) -> &'static str = |own, _, _| {
+            own.events += 7;
+            "edited"
+        };
+        Edits::new(&run, &mut rng).edit_superblock(1, false, edit);
+        let edited = superblock(&run, 1).expect("it can be read");
+        assert_eq!((edited.events, edited.utime), (own.events + 7, own.utime));
+        Edits::new(&run, &mut rng).spoil_superblock(1, "spoilt", |bytes| bytes[216] ^= 1);
+        assert!(superblock(&run, 1).is_none());
+    }
+
+    #[test]
+    fn an_older_copy_is_put_where_its_age_can_be_told() {
+        let (run, mut rng) = (stopped(), Rng::with_seed(1));
+        let before = run.world.disk(1, |disk| disk.clone());
+        let events = superblock(&run, 1).expect("a superblock").events;
+        let is_put = |latest: u64, rng: &mut Rng| {
+            run.world.disk(1, |disk| disk.poke(0, &[9]));
+            Edits::new(&run, rng).put_older(1, &before, latest);
+            run.world.disk(1, |disk| disk.contents_of(0..1)) == [0]
+        };
+        assert!(!is_put(events + 1, &mut rng), "one event behind is as good as fresh");
+        assert!(is_put(events + 2, &mut rng));
+    }
+}

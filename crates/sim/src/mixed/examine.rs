@@ -82,3 +82,42 @@ impl Run {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Plan, Target};
+    use super::super::redundancy::Redundancy;
+    use super::super::testing::{array, run_of};
+    use super::*;
+
+    /// Blocks of a row and a half of an array, chunks of two blocks, that a write hole may have
+    /// spoilt while block 5 was written.
+    fn spoilt_blocks(logged: bool) -> Vec<u64> {
+        let mut plan: Plan = array();
+        let redundancy = Some(Redundancy { parity: 1, data: 2, chunk: 2 * BLOCK, logged });
+        plan.targets[0] = Target { redundancy, ..plan.targets[0].clone() };
+        let run = run_of(plan);
+        run.oracles.borrow_mut()[0].write_begins(5 * BLOCK..6 * BLOCK, false);
+        run.admit_write_hole(0);
+        let mut oracle = run.oracles.borrow()[0].clone();
+        let mut is_spoilt = |block: &u64| {
+            let id = oracle.read_begins(block * BLOCK..block * BLOCK + 1);
+            oracle.read_ends_ok(id, &[1; 512]).is_ok()
+        };
+        (0..8).filter(|block| is_spoilt(block)).collect()
+    }
+
+    /// ```text
+    /// row 0 | 0 1 | 2 3 |     the fifth block and the seventh share a stripe
+    /// row 1 | 4 5 | 6 7 |
+    /// ```
+    #[test]
+    fn a_write_hole_spoils_the_blocks_of_one_stripe() {
+        assert_eq!(spoilt_blocks(false), [5, 7]);
+    }
+
+    #[test]
+    fn a_log_saves_the_blocks_beside_a_write() {
+        assert_eq!(spoilt_blocks(true), [5]);
+    }
+}

@@ -158,4 +158,22 @@ mod tests {
         assert_eq!(after.retain_wiped(|_| false), [0]);
         assert_eq!(after.restore(before.snapshot(false)), None);
     }
+
+    #[test]
+    fn a_disk_is_hurt_until_it_is_whole_or_the_stack_starts() {
+        let health = ArrayHealth::default();
+        [2, 0, 1].iter().for_each(|disk| health.hurt(*disk));
+        health.heal(0);
+        assert!(!health.is_hurt(0) && health.is_hurt(1));
+        assert_eq!(health.hurt_disks(), [1, 2]);
+        health.heal_all();
+        assert!(health.hurt_disks().is_empty());
+    }
+
+    #[test]
+    fn a_rebuild_that_was_stopped_is_told_once() {
+        let health = ArrayHealth::default();
+        health.stop_rebuild(1, 800);
+        assert_eq!((health.take_rebuilt(), health.take_rebuilt()), (Some((1, 800)), None));
+    }
 }

@@ -134,3 +134,73 @@ impl Maintenance {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::start_once;
+    use super::super::plan::Plan;
+    use super::super::shutdown::{Shutdown, end};
+    use super::super::testing::{array, on_fiber, run_of};
+    use super::*;
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+
+    /// Has `array_event` happen to an array without load. Returns the run, and the events that
+    /// were on meanwhile.
+    fn maintained(array_event: ArrayEvent) -> (Rc<Run>, BTreeSet<&'static str>) {
+        let run = run_of(Plan { array_event, ..array() });
+        let (events, over) = (Rc::new(Cell::new(BTreeSet::new())), Rc::new(Cell::new(false)));
+        let (seen, ends) = (events.clone(), over.clone());
+        let ended = on_fiber(&run, move |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            Admin::new(run, &start).expect("an array").wait_until_settled();
+            let watched = run.clone();
+            run.world.spawn("watcher", move || {
+                while !over.get() {
+                    let mut all = seen.take();
+                    all.extend(watched.health.restore(watched.health.snapshot(true)));
+                    seen.set(all);
+                    watched.world.sleep(LOOK_NS);
+                }
+            });
+            spawn_maintenance(run, &start, &mut Rng::with_seed(1));
+            assert_eq!(start.controls(), 1);
+            Shutdown::new(run, &start).finish_work();
+            ends.set(true);
+            end(run, start);
+        });
+        ended.expect("all is well");
+        (run, events.take())
+    }
+
+    /// All that is known to be wrong with the disks.
+    fn is_well(run: &Run) -> bool {
+        run.health.hurt_disks().is_empty() && run.health.retain_wiped(|_| false).is_empty()
+    }
+
+    #[test]
+    fn a_member_that_comes_back_is_hurt_until_it_is_whole() {
+        let (run, events) = maintained(ArrayEvent::Returns);
+        assert_eq!(events, BTreeSet::from(["a member came back"]));
+        let (run_new, events) = maintained(ArrayEvent::Replaced);
+        assert_eq!(events, BTreeSet::from(["a new member came"]));
+        for run in [run, run_new] {
+            let counts = run.counts.borrow();
+            assert_eq!((counts.get("array: fail"), counts.get("array: add")), (1, 1));
+            assert!(is_well(&run) && run.health.restore(run.health.snapshot(true)).is_none());
+        }
+    }
+
+    #[test]
+    fn a_member_that_fails_is_hurt_for_good() {
+        let (run, events) = maintained(ArrayEvent::Fails);
+        assert!(events.contains("a member failed"), "{events:?}");
+        assert_eq!(run.health.hurt_disks().len(), 1);
+    }
+
+    #[test]
+    fn a_check_hurts_no_member() {
+        let (run, _) = maintained(ArrayEvent::Check);
+        assert!(is_well(&run) && run.counts.borrow().get("array: checked") > 0);
+    }
+}

@@ -29,6 +29,8 @@ mod run;
 mod shutdown;
 mod started;
 mod stops;
+#[cfg(test)]
+mod testing;
 
 pub use crate::order::Keep;
 pub use crate::outcome::{Line, Outcome};

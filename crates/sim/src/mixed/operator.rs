@@ -100,3 +100,34 @@ impl Operator {
         start.stack().stop();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::Plan;
+    use super::super::testing::{on_fiber, run_of, two_disks};
+    use super::*;
+
+    /// A run of three starts, and the sum of all that happened.
+    fn operated(seed: u64) -> (Rc<Run>, (u64, u64)) {
+        let run = run_of(Plan { ios: 60, starts: 3, ..two_disks() });
+        let ended = on_fiber(&run, move |run| Operator::new(run.clone(), seed).operate());
+        ended.expect("all is well");
+        let sum = run.world.sum();
+        (run, sum)
+    }
+
+    #[test]
+    fn each_start_ends_without_power_and_a_last_one_looks() {
+        let (run, _) = operated(5);
+        let counts = run.counts.borrow();
+        assert_eq!(counts.get("start"), 4);
+        assert_eq!(counts.get("power cut") + counts.get("kill"), 3);
+        assert!(run.progress.begun() >= 60 && run.progress.open() == 0);
+    }
+
+    #[test]
+    fn the_seed_decides_all() {
+        let (one, same, other) = (operated(5).1, operated(5).1, operated(6).1);
+        assert!(one == same && one != other, "{one:?}, {same:?}, {other:?}");
+    }
+}

@@ -96,6 +96,8 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::{Policy, Scheduler};
+    use std::rc::Rc;
 
     #[test]
     fn what_is_left_out_has_begun_and_ended() {
@@ -104,5 +106,67 @@ mod tests {
         assert_eq!((progress.begin(), progress.open()), (Some(2), 1));
         progress.end();
         assert_eq!((progress.begun(), progress.open()), (2, 0));
+    }
+
+    #[test]
+    fn the_last_end_is_the_last_progress() {
+        let world = World::new(false);
+        let progress = Progress::new(world.clone(), None);
+        assert_eq!((progress.begin(), progress.begin()), (Some(1), Some(2)));
+        world.pass(70);
+        assert_eq!(progress.idle().0, 70, "a begin is no progress");
+        progress.end();
+        assert_eq!((progress.idle().0, progress.open()), (0, 1));
+        world.pass(30);
+        progress.end_all();
+        assert_eq!((progress.idle().0, progress.open()), (30, 0));
+        progress.note();
+        assert_eq!(progress.idle().0, 0);
+    }
+
+    /// Runs fibers: one that waits for three I/Os while `goes_on`, and `other`. Returns how many
+    /// had begun when the first one went on.
+    fn begun_at_the_end(
+        goes_on: Rc<Cell<bool>>,
+        other: impl FnOnce(&Progress, &World) + 'static,
+    ) -> u64 {
+        let world = World::new(false);
+        let progress = Rc::new(Progress::new(world.clone(), None));
+        let seen = Rc::new(Cell::new(u64::MAX));
+        let (waits, saw) = (progress.clone(), seen.clone());
+        world.spawn("waiter", move || {
+            waits.wait_for(3, || goes_on.get());
+            saw.set(waits.begun());
+        });
+        let inside = world.clone();
+        world.spawn("other", move || {
+            inside.sleep(1000);
+            other(&progress, &inside);
+        });
+        let policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 20 };
+        Scheduler::new(world, policy, 1).run(None).expect("all fibers end");
+        seen.get()
+    }
+
+    #[test]
+    fn a_fiber_sleeps_until_so_many_have_begun() {
+        let begun = begun_at_the_end(Rc::new(Cell::new(true)), |progress, world| {
+            for _ in 0..5 {
+                progress.begin();
+                world.sleep(1000);
+            }
+        });
+        assert_eq!(begun, 3);
+    }
+
+    #[test]
+    fn a_fiber_that_is_woken_ends_its_wait_if_it_does_not_go_on() {
+        let goes_on = Rc::new(Cell::new(true));
+        let over = goes_on.clone();
+        let begun = begun_at_the_end(goes_on, move |progress, _| {
+            over.set(false);
+            progress.wake_waiter(u64::MAX);
+        });
+        assert_eq!(begun, 0);
     }
 }

@@ -114,3 +114,70 @@ fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
 fn reads(run: &Run, disk: usize) -> u64 {
     run.world.disk(disk, |disk| disk.counts().reads)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::array::Admin;
+    use super::super::boot::start_once;
+    use super::super::shutdown::end;
+    use super::super::testing::{array, on_fiber, run_of};
+    use super::*;
+    use drystone_raid::array::Command;
+    use std::rc::Rc;
+
+    /// Runs an array, of which member 0 fails if `fails`. Returns the run, stopped in order.
+    fn stopped(fails: bool) -> Rc<Run> {
+        let run = run_of(array());
+        let ended = on_fiber(&run, move |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            let admin = Admin::new(run, &start).expect("an array");
+            assert!(admin.wait_until_settled());
+            if fails {
+                admin.order("fail", Command::Fail(Admin::name(0))).expect("it fails");
+            }
+            drop(admin);
+            end(run, start);
+        });
+        ended.expect("all is well");
+        run
+    }
+
+    #[test]
+    fn a_member_that_failed_is_old_by_what_others_say() {
+        let run = stopped(true);
+        let records = Records::read(&run);
+        assert_eq!(records.old.iter().map(|(disk, _)| *disk).collect::<Vec<_>>(), [0]);
+        assert!(Records::read(&stopped(false)).old.is_empty());
+    }
+
+    #[test]
+    fn a_member_that_missed_one_event_may_be_read_and_one_that_missed_two_may_not() {
+        let run = stopped(false);
+        let fresh = Superblock { events: 10, ..superblock(&run, 0).expect("a superblock") };
+        let with = |events| Superblock { events, ..superblock(&run, 1).expect("a superblock") };
+        assert!(!is_old(&with(fresh.events), &fresh) && !is_old(&with(fresh.events - 1), &fresh));
+        assert!(is_old(&with(fresh.events - 2), &fresh));
+    }
+
+    #[test]
+    fn a_rebuild_that_is_not_on_record_is_told() {
+        let run = stopped(false);
+        let own = superblock(&run, 1).expect("a superblock");
+        let put = |feature_map, recovery_offset| {
+            let own = Superblock { feature_map, recovery_offset, ..own.clone() };
+            run.world.disk(1, |disk| disk.poke(8 * 512, &own.to_bytes()));
+        };
+        run.health.stop_rebuild(1, 800);
+        put(own.feature_map | Features::RECOVERY_OFFSET, 800);
+        Records::read(&run);
+        assert_eq!(run.counts.borrow().get("array: stopped in a rebuild"), 1);
+        run.health.stop_rebuild(1, 800);
+        put(own.feature_map, 0);
+        Records::read(&run);
+        assert_eq!(run.world.failure(), None, "it went on to its end");
+        run.health.stop_rebuild(1, 800);
+        put(own.feature_map | Features::RECOVERY_OFFSET, 792);
+        Records::read(&run);
+        assert!(run.world.failure().is_some_and(|found| found.contains("up to sector 800")));
+    }
+}

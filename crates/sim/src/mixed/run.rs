@@ -154,3 +154,96 @@ pub(super) fn fresh(plan: &Plan, target: usize) -> Oracle {
     }
     oracle
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{SECTORS, operate, run_of, two_disks};
+    use super::*;
+    use crate::disk::DiskOp;
+    use crate::oracle::Ended;
+
+    const ZEROES: [u8; 512] = [0; 512];
+
+    impl Run {
+        /// A write of the first sector of a target is acknowledged.
+        fn acknowledge(&self, target: usize) {
+            let mut oracles = self.oracles.borrow_mut();
+            let id = oracles[target].write_begins(0..1, false);
+            oracles[target].write_ends(id, Ended::Ok);
+        }
+
+        /// Whether the first sector of a target may hold zeroes.
+        fn may_hold_zeroes(&self, target: usize) -> bool {
+            let mut oracle = self.oracles.borrow()[target].clone();
+            let id = oracle.read_begins(0..1);
+            oracle.read_ends_ok(id, &ZEROES).is_ok()
+        }
+
+        fn are_disks_on(&self) -> Vec<bool> {
+            let is_on = |disk| self.world.disk(disk, |disk| disk.is_on());
+            (0..self.world.disks()).map(is_on).collect()
+        }
+    }
+
+    #[test]
+    fn all_disks_lose_their_power_with_the_stack() {
+        let run = run_of(two_disks());
+        run.acknowledge(1);
+        assert!(!run.off.get() && !run.may_hold_zeroes(1));
+        run.power_off(false);
+        assert!(run.off.get());
+        assert_eq!(run.are_disks_on(), [false, false]);
+        assert!(run.may_hold_zeroes(1), "the write was not durable");
+    }
+
+    #[test]
+    fn a_process_that_is_killed_leaves_its_disks_and_their_data() {
+        let run = run_of(two_disks());
+        run.acknowledge(1);
+        run.power_off(true);
+        assert!(run.off.get());
+        assert_eq!(run.are_disks_on(), [true, true]);
+        assert!(!run.may_hold_zeroes(1));
+    }
+
+    #[test]
+    fn a_failed_flush_loses_data_of_its_own_disk() {
+        let run = run_of(two_disks());
+        run.acknowledge(0);
+        run.acknowledge(1);
+        run.world.disk(1, |disk| {
+            (disk.faults().flush_error_ppm, disk.faults().flush_error_drops) = (1_000_000, true);
+        });
+        // A flush that fails may be lucky, and drop nothing.
+        for _ in 0..20 {
+            operate(&run.world, 1, DiskOp::Write { offset: 0, data: vec![1; 4096], fua: false });
+            operate(&run.world, 1, DiskOp::Flush);
+        }
+        assert!(!run.may_hold_zeroes(1));
+        run.admit_losses();
+        assert!(!run.may_hold_zeroes(0) && run.may_hold_zeroes(1));
+    }
+
+    #[test]
+    fn a_start_gives_a_volume_the_table_that_was_set_last() {
+        let volumes = ["v", "w"].map(|name| (name.to_owned(), "0 8 zero\n".to_owned()));
+        let run = run_of(Plan { volumes: volumes.to_vec(), ..two_disks() });
+        run.set_table("w", "0 16 zero\n");
+        assert_eq!((&*run.table_of("v"), &*run.table_of("w")), ("0 8 zero\n", "0 16 zero\n"));
+    }
+
+    /// A start opens the device with its former size, and it grows once more.
+    #[test]
+    fn what_was_written_behind_the_former_end_is_remembered() {
+        let run = run_of(two_disks());
+        run.grown(0, 2 * SECTORS);
+        assert_eq!((run.sectors(0), run.sectors(1)), (2 * SECTORS, SECTORS));
+        let id = run.oracles.borrow_mut()[0].write_begins(SECTORS..SECTORS + 1, true);
+        run.oracles.borrow_mut()[0].write_ends(id, Ended::Ok);
+        run.grown(0, SECTORS);
+        run.grown(0, 2 * SECTORS);
+        let mut oracles = run.oracles.borrow_mut();
+        let id = oracles[0].read_begins(SECTORS..SECTORS + 1);
+        assert!(oracles[0].read_ends_ok(id, &ZEROES).is_err());
+    }
+}

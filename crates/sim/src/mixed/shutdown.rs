@@ -177,3 +177,100 @@ pub(super) fn end(run: &Run, start: Rc<Started>) {
         run.world.fail(format!("{rings} rings of contexts are left in the end"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::start_once;
+    use super::super::testing::{io, on_fiber, run_of, sentence, two_disks};
+    use super::*;
+    use crate::schedule::Stuck;
+    use drystone_core::{IoBuf, Sector};
+    use std::cell::Cell;
+
+    /// Runs `body` with a start of two disks, and ends the start.
+    fn with_start(body: impl FnOnce(&Rc<Run>, &Rc<Started>) + 'static) -> Result<(), Stuck> {
+        let run = run_of(two_disks());
+        on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            body(run, &start);
+            end(run, start);
+        })
+    }
+
+    #[test]
+    fn finished_work_is_durable() {
+        let is_durable = |run: &Run| run.world.disk(1, |disk| disk.durable()[..512] == [7; 512]);
+        let ended = with_start(move |run, start| {
+            let mut data = IoBuf::zeroed(512);
+            data.fill(7);
+            assert_eq!(io(run, start, "d1", Bio::write(Sector(0), data)), Status::Ok);
+            assert!(!is_durable(run));
+            Shutdown::new(run, start).finish_work();
+            assert!(is_durable(run));
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn work_is_finished_when_loads_and_changes_have_ended() {
+        let ended = with_start(|run, start| {
+            start.begin_loads(1);
+            start.begin_control();
+            let (inside, busy, over) =
+                (run.world.clone(), start.clone(), Rc::new(Cell::new(false)));
+            let ends = over.clone();
+            run.world.spawn("load", move || {
+                inside.sleep(1_000_000);
+                busy.end_control();
+                inside.sleep(1_000_000);
+                ends.set(true);
+                busy.end_load();
+            });
+            Shutdown::new(run, start).finish_work();
+            assert!(over.get());
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn a_wait_ends_when_a_fault_is_found() {
+        let over = Rc::new(Cell::new(false));
+        let ends = over.clone();
+        let ended = with_start(move |run, start| {
+            run.world.fail("a fault");
+            Shutdown::new(run, start).watch(|_| false);
+            ends.set(true);
+        });
+        assert_eq!((sentence(ended), over.get()), ("a fault".to_owned(), true));
+    }
+
+    #[test]
+    fn a_last_flush_that_fails_needs_a_reason() {
+        let flush = |may_fail: bool| {
+            let ended = with_start(move |run, start| {
+                run.world.disk(0, |disk| disk.faults().flush_error_ppm = 1_000_000);
+                Shutdown::new(run, start).finish_work();
+                // Its errors so far are of former starts.
+                if !may_fail {
+                    run.faults.restart_counts();
+                }
+                run.world.disk(0, |disk| *disk.faults() = Default::default());
+                Shutdown::new(run, start).finish_work();
+            });
+            ended.is_ok()
+        };
+        assert!(flush(true) && !flush(false));
+    }
+
+    #[test]
+    fn a_device_that_is_used_after_the_end_is_told() {
+        let ended = with_start(|_, start| std::mem::forget(start.device("d1")));
+        assert_eq!(sentence(ended), "d1 is still used in the end");
+    }
+
+    #[test]
+    fn a_ring_that_is_left_after_the_end_is_told() {
+        let ended = with_start(|run, _| std::mem::forget(run.world.ring()));
+        assert_eq!(sentence(ended), "1 rings of contexts are left in the end");
+    }
+}

@@ -179,3 +179,61 @@ fn count_schedulers(run: &Run, stack: &LiveStack) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::start_once;
+    use super::super::shutdown::end;
+    use super::super::testing::{on_fiber, run_of, two_disks};
+    use super::*;
+
+    /// Runs `body` with a start of two disks.
+    fn with_start(body: impl FnOnce(&Rc<Run>, &Rc<Started>) + 'static) {
+        let run = run_of(two_disks());
+        let ended = on_fiber(&run, |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            body(run, &start);
+            end(run, start);
+        });
+        ended.expect("all is well");
+    }
+
+    #[test]
+    fn a_start_goes_on_until_its_share_has_begun_or_the_power_goes() {
+        with_start(|run, start| {
+            start.set_limit(2);
+            run.progress.begin();
+            assert!(start.goes_on(run));
+            run.power_off(true);
+            assert!(!start.goes_on(run), "the power is off");
+            run.off.set(false);
+            run.progress.begin();
+            assert!(!start.goes_on(run), "its share has begun");
+            start.wait_for(run, 1000);
+        });
+    }
+
+    #[test]
+    fn a_start_has_its_groups_and_learns_of_more() {
+        with_start(|_, start| {
+            let made = start.groups().len();
+            assert_eq!(made, PATHS.len() - 1);
+            assert!(start.stack().groups().create(PATHS[3]).is_ok(), "it is not there yet");
+            start.add_group(77);
+            assert_eq!(start.groups()[made..], [77]);
+        });
+    }
+
+    #[test]
+    fn a_load_counts_until_it_has_ended() {
+        with_start(|_, start| {
+            start.begin_loads(2);
+            start.begin_control();
+            start.end_load();
+            assert_eq!((start.loads(), start.controls()), (1, 1));
+            start.end_load();
+            start.end_control();
+            assert_eq!((start.loads(), start.controls()), (0, 0));
+        });
+    }
+}

@@ -54,3 +54,39 @@ fn begin_rebuild(admin: &Admin, rng: &mut Rng) {
         run.health.stop_rebuild(disk, done(&status));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::boot::start_once;
+    use super::super::shutdown::end;
+    use super::super::testing::{array, on_fiber, run_of};
+    use super::*;
+
+    /// Stops an array, and starts it again. Returns how often it was rebuilt meanwhile, by what was
+    /// known at the stop and by what the next start found on record.
+    fn stopped(seed: u64) -> (u64, u64) {
+        let run = run_of(array());
+        let ended = on_fiber(&run, move |run| {
+            let start = start_once(run, false, false).expect("it starts");
+            Admin::new(run, &start).expect("an array").wait_until_settled();
+            stop_in_order(run, &start, &mut Rng::with_seed(seed));
+            end(run, start);
+            if let Some((disk, done)) = run.health.take_rebuilt() {
+                run.counts.borrow_mut().add("known", 1);
+                run.health.stop_rebuild(disk, done);
+            }
+            end(run, start_once(run, true, false).expect("it starts again"));
+            assert_eq!(run.health.take_rebuilt(), None, "the start has looked at it");
+        });
+        ended.expect("all is well");
+        let counts = run.counts.borrow();
+        (counts.get("known"), counts.get("array: stopped in a rebuild"))
+    }
+
+    #[test]
+    fn a_rebuild_goes_on_from_where_it_was_stopped() {
+        let all: Vec<_> = (0..6).map(stopped).collect();
+        assert!(all.contains(&(1, 1)) && all.contains(&(0, 0)), "{all:?}");
+        assert!(all.iter().all(|(known, found)| known == found), "{all:?}");
+    }
+}
