@@ -243,9 +243,10 @@ impl Admission {
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::message;
     use super::*;
     use crate::nbd::handshake::Negotiated;
-    use crate::nbd::proto::{Command, REQUEST_MAGIC, TransmissionFlags};
+    use crate::nbd::proto::{Command, TransmissionFlags};
     use crate::nbd::tls::TlsConfig;
     use crate::nbd::{BlockSizes, ExportInfo, ReplyStyle};
     use crate::server::{DATA_AT, Reserve, Work};
@@ -282,16 +283,6 @@ mod tests {
             pool: work.pool(),
             reserve: work.reserve,
         }
-    }
-
-    fn message(command: Command, offset: u64, length: u32) -> Vec<u8> {
-        let mut bytes = REQUEST_MAGIC.to_be_bytes().to_vec();
-        bytes.extend_from_slice(&[0, 0]);
-        bytes.extend_from_slice(&(command as u16).to_be_bytes());
-        bytes.extend_from_slice(&7u64.to_be_bytes());
-        bytes.extend_from_slice(&offset.to_be_bytes());
-        bytes.extend_from_slice(&length.to_be_bytes());
-        bytes
     }
 
     impl Fixture {

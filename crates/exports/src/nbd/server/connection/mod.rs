@@ -20,6 +20,8 @@ mod negotiation;
 mod open_export;
 mod ring_io;
 #[cfg(test)]
+mod testing;
+#[cfg(test)]
 mod tests;
 
 use self::admission::GO_BYTES;

@@ -109,3 +109,138 @@ impl OpenExport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{export, groups, message, negotiated};
+    use super::*;
+    use crate::nbd::export::ExportDirectory;
+    use crate::nbd::proto::Command;
+    use crate::nbd::server::Settings;
+    use crate::server::Work;
+    use drystone_core::clock::ManualClock;
+    use drystone_core::ring::Engine;
+    use drystone_core::{ContextSet, Priority, PriorityClass};
+    use drystone_throttle::Groups;
+    use std::os::unix::net::UnixStream;
+
+    /// A worker with a table of one export, for one connection.
+    struct Fixture {
+        table: ExportTable,
+        groups: Arc<Groups>,
+        peer: Peer,
+        work: Work,
+        pool: Pool,
+        stream: Stream,
+        bios: BioList,
+    }
+
+    /// `opens`: the export's device can be opened.
+    fn fixture(opens: bool) -> Fixture {
+        let groups = groups();
+        groups.create("clients").expect("a group");
+        let mut export = export(groups.clone(), "clients", opens);
+        export.volume.priority = Priority { class: PriorityClass::Idle, level: 3 };
+        let settings = Settings { max_connections: 1, ..Settings::default() };
+        let table = ExportTable::new(vec![export], 0, settings);
+        let cx = ContextSet::new(ManualClock::new(1)).open(Engine::Plain).expect("a context");
+        let (socket, _client) = UnixStream::pair().expect("sockets");
+        let (work, peer) = (Work::new(cx), Peer::of(&socket));
+        let (pool, stream, bios) = (work.pool(), Stream::new(), BioList::new());
+        Fixture { table, groups, peer, work, pool, stream, bios }
+    }
+
+    impl Fixture {
+        /// Takes the permit for a connection, if there is one.
+        fn permit(&self) -> Option<Permit> {
+            let negotiated = negotiated(&self.table);
+            let view = self.table.for_client(&self.peer, false, &self.work.locks);
+            view.admit(&negotiated.export).ok()?;
+            view.into_permit()
+        }
+
+        /// Opens the export `name` with a permit.
+        fn open(&mut self, name: &str) -> Option<OpenExport> {
+            let permit = self.permit();
+            assert!(permit.is_some());
+            let mut chosen = negotiated(&self.table);
+            chosen.export.name = name.to_owned();
+            let Fixture { table, peer, work, pool, .. } = self;
+            let listener = (&*table, &work.locks);
+            let client = (SessionId(0), &*peer);
+            OpenExport::open((&chosen, permit), client, pool, &mut work.cx, listener)
+        }
+
+        fn clients(&self) -> u32 {
+            self.table.exports()[0].volume.clients.count()
+        }
+
+        fn receive(&mut self, bytes: &[u8]) {
+            let mut buf = self.stream.begin_receive().expect("all was used");
+            buf[..bytes.len()].copy_from_slice(bytes);
+            self.stream.end_receive(buf, bytes.len());
+        }
+
+        fn take_step(&mut self, export: &mut OpenExport) -> Step {
+            let Fixture { pool, stream, bios, .. } = self;
+            export.take_step(stream, pool, &mut Coalesce::new(), bios)
+        }
+    }
+
+    #[test]
+    fn a_client_counts_and_has_its_permit_while_its_export_is_open() {
+        let mut it = fixture(true);
+        let export = it.open("vol").expect("it opens");
+        assert!(it.clients() == 1 && it.permit().is_none());
+        drop(export);
+        assert!(it.clients() == 0 && it.permit().is_some());
+    }
+
+    #[test]
+    fn the_group_of_a_client_stays_while_its_export_is_open() {
+        let mut it = fixture(true);
+        let export = it.open("vol").expect("it opens");
+        assert!(it.groups.remove("clients").is_err());
+        drop(export);
+        it.groups.remove("clients").expect("nobody belongs to it");
+    }
+
+    #[test]
+    fn an_export_that_does_not_open_costs_nothing() {
+        for (opens, name) in [(false, "vol"), (true, "other")] {
+            let mut it = fixture(opens);
+            assert!(it.open(name).is_none());
+            assert!(it.clients() == 0 && it.permit().is_some(), "{name}");
+            it.groups.remove("clients").expect("nobody belongs to it");
+        }
+    }
+
+    #[test]
+    fn requests_carry_the_priority_and_the_group_of_the_export() {
+        let mut it = fixture(true);
+        let mut export = it.open("vol").expect("it opens");
+        it.receive(&message(Command::Read, 0, 512));
+        assert!(matches!(it.take_step(&mut export), Step::More));
+        let bio = it.bios.pop().expect("a read");
+        let member = it.groups.join("clients").expect("the group");
+        assert_eq!(
+            (bio.priority, bio.group),
+            (it.table.exports()[0].volume.priority, member.id().as_u32())
+        );
+    }
+
+    #[test]
+    fn a_step_starts_refuses_or_ends() {
+        let mut it = fixture(true);
+        let mut export = it.open("vol").expect("it opens");
+        let beyond = message(Command::Read, 1 << 20, 512);
+        it.receive(&[message(Command::Read, 0, 512), beyond].concat());
+        assert!(matches!(it.take_step(&mut export), Step::More) && export.has_bios());
+        assert!(it.bios.len() == 1 && !it.stream.owes_send());
+        assert!(matches!(it.take_step(&mut export), Step::More));
+        assert!(it.bios.len() == 1 && it.stream.owes_send(), "the refusal is a reply");
+        assert!(matches!(it.take_step(&mut export), Step::Wait));
+        it.receive(&message(Command::Disc, 0, 0));
+        assert!(matches!(it.take_step(&mut export), Step::Close));
+    }
+}
