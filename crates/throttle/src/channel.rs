@@ -9,6 +9,8 @@
 //! * The way of a bio that finds credit of its group touches no line that another context writes.
 
 mod entries;
+#[cfg(all(test, not(loom)))]
+mod testing;
 mod visited;
 
 use self::entries::Entries;

@@ -237,3 +237,140 @@ impl Entries {
         current.chain(self.former.drain(..)).for_each(|mut entry| entry.retire(device));
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::testing::{NOW, Scene, free, group, limited};
+    use super::*;
+    use crate::rules::Ruled;
+    use Direction::Write;
+
+    /// The entries of a channel, and the lanes where its bios wait.
+    struct Fixture {
+        scene: Scene,
+        entries: Entries,
+        visited: Visited,
+    }
+
+    fn fixture(scene: Scene) -> Fixture {
+        Fixture { scene, entries: Entries::default(), visited: Visited::default() }
+    }
+
+    impl Fixture {
+        /// The rules change. Lanes to which credit went back.
+        fn refresh(&mut self, scene: Scene) -> Vec<Arc<Lane>> {
+            self.scene = scene;
+            self.visited.clear();
+            self.entries.refresh(&self.scene.rules, &self.scene.device, &mut self.visited)
+        }
+
+        fn entry(&mut self, id: GroupId) -> &mut Entry {
+            let made = self.entries.find_or_make(id, &self.scene.rules, &self.scene.device);
+            made.expect("the rules have the group")
+        }
+
+        /// A write of a group waits.
+        fn queue(&mut self, id: GroupId) {
+            let lane = self.entry(id).begin_waiting(Write);
+            self.visited.add_new(&lane);
+        }
+
+        /// A write of a group waits no more. The group of its entry.
+        fn grant(&mut self, id: GroupId) -> GroupId {
+            let bio = self.scene.bio(id);
+            self.entries.end_waiting(&bio, &self.scene.rules, &mut self.visited).group
+        }
+    }
+
+    #[test]
+    fn an_entry_stands_in_the_slot_of_its_group_alone() {
+        let (one, next) = (group(3, 0), group(3, 1));
+        let mut it = fixture(Scene::new(&[free(one)]));
+        assert!(it.entries.find(one).is_none());
+        assert_eq!(it.entry(one).group, one);
+        assert!(it.entries.find(one).is_some() && it.entries.find(next).is_none());
+        let none = it.entries.find_or_make(next, &it.scene.rules, &it.scene.device);
+        assert!(none.is_none(), "the rules do not have it");
+        it.refresh(Scene::new(&[free(next)]));
+        assert!(it.entry(next).group == next && it.entries.find(one).is_none());
+    }
+
+    #[test]
+    fn a_former_entry_stays_while_bios_of_it_wait() {
+        let (before, next) = (group(3, 0), group(3, 1));
+        let mut it = fixture(Scene::new(&[limited(before)]));
+        it.queue(before);
+        it.queue(before);
+        it.refresh(Scene::new(&[limited(next)]));
+        it.queue(next);
+        assert_eq!(it.grant(before), before);
+        it.entries.retire_former(&it.scene.device);
+        assert_eq!((it.grant(before), it.grant(next)), (before, next));
+        it.entries.retire_former(&it.scene.device);
+        assert!(it.entries.former.is_empty());
+    }
+
+    #[test]
+    fn a_group_that_is_no_more_keeps_its_entry_until_no_bio_waits() {
+        let (idle, waits) = (group(1, 0), group(2, 0));
+        let mut it = fixture(Scene::new(&[limited(idle), limited(waits)]));
+        it.entry(idle);
+        it.queue(waits);
+        it.refresh(Scene::new(&[]));
+        assert!(it.entries.find(idle).is_none() && it.entries.find(waits).is_some());
+        assert_eq!(it.grant(waits), waits);
+        it.refresh(Scene::new(&[]));
+        assert!(it.entries.find(waits).is_none());
+    }
+
+    #[test]
+    fn a_lane_counts_the_bios_of_all_groups_that_wait_there() {
+        let (one, other) = (group(1, 0), group(2, 0));
+        let parent = limited(one);
+        let child = Arc::new(Ruled { id: other, paths: parent.paths.clone() });
+        let rules = || Scene::new(&[parent.clone(), child.clone()]);
+        let mut it = fixture(rules());
+        it.queue(one);
+        it.queue(other);
+        it.queue(other);
+        assert_eq!(it.visited.counts(), [3]);
+        it.grant(other);
+        assert_eq!(it.visited.counts(), [2]);
+        it.refresh(rules());
+        assert_eq!(it.visited.counts(), [2]);
+    }
+
+    #[test]
+    fn bios_wait_on_where_others_wait_when_the_limit_is_gone() {
+        let id = group(1, 0);
+        let mut it = fixture(Scene::new(&[limited(id)]));
+        it.queue(id);
+        it.refresh(Scene::new(&[free(id)]));
+        assert_eq!(it.visited.counts(), [1]);
+        assert!(!it.entry(id).credit(Write).0.is_unlimited(), "they do not overtake");
+        it.grant(id);
+        assert!(it.entry(id).credit(Write).0.is_unlimited());
+    }
+
+    #[test]
+    fn credit_goes_back_to_the_limit_when_it_is_of_no_more_use() {
+        let id = group(1, 0);
+        let rules = limited(id);
+        let scene = || Scene::new(std::slice::from_ref(&rules));
+        let ends: [fn(&mut Fixture, GroupId, Scene); 3] = [
+            |it, id, _| it.queue(id),
+            |it, _, scene| assert_eq!(it.refresh(scene).len(), 1),
+            |it, _, _| it.entries.retire_all(&it.scene.device),
+        ];
+        for end in ends {
+            let mut it = fixture(scene());
+            let before = it.scene.owed(id);
+            assert!(it.entry(id).pay(Write, NOW, 512));
+            let leased = it.scene.owed(id) - before;
+            end(&mut it, id, scene());
+            let paid = it.scene.owed(id) - before;
+            assert!(paid > 0 && 2 * paid < leased, "{paid} is paid of {leased}");
+            assert!(it.refresh(scene()).is_empty(), "there is nothing more to give back");
+        }
+    }
+}

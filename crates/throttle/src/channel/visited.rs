@@ -75,6 +75,12 @@ impl Visited {
         self.0.retain(|visit| visit.bios > 0);
     }
 
+    /// How many bios wait at each lane.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn counts(&self) -> Vec<usize> {
+        self.0.iter().map(|visit| visit.bios).collect()
+    }
+
     /// The time at which channel `port` must run the first of the lanes, if there are any.
     pub(super) fn due(&self, port: u32) -> Option<Ns> {
         self.0.iter().map(|visit| visit.due(port)).min()
@@ -118,5 +124,72 @@ impl Visited {
             dispatcher.run(&visit.lane);
         }
         bios
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::testing::{NOW, Scene, group, limited};
+    use super::*;
+    use crate::group::GroupId;
+
+    const A: GroupId = GroupId::ROOT;
+
+    fn lanes<const N: usize>() -> [Arc<Lane>; N] {
+        std::array::from_fn(|_| Lane::new(A))
+    }
+
+    #[test]
+    fn a_lane_stands_once_with_the_bios_that_wait_there() {
+        let ([one, other], mut visited) = (lanes(), Visited::default());
+        visited.add(&one, 2);
+        visited.add_new(&other);
+        visited.add_new(&one);
+        assert_eq!(visited.counts(), [3, 1]);
+        visited.take(&one);
+        assert_eq!(visited.counts(), [2, 1]);
+    }
+
+    #[test]
+    fn a_lane_without_bios_stays_until_idle_ones_are_dropped() {
+        let ([one, other], mut visited) = (lanes(), Visited::default());
+        visited.add(&one, 1);
+        visited.add(&other, 1);
+        visited.take(&one);
+        assert_eq!(visited.counts(), [0, 1]);
+        visited.drop_idle();
+        assert_eq!(visited.counts(), [1]);
+    }
+
+    #[test]
+    fn a_lane_whose_time_is_not_known_is_rechecked() {
+        let (scene, [lane], mut visited) = (Scene::new(&[]), lanes(), Visited::default());
+        assert_eq!(visited.due(0), None);
+        visited.add(&lane, 1);
+        assert_eq!(visited.due(0), Some(0));
+        for now in [NOW, NOW + RECHECK_NS, NOW + RECHECK_NS + 1] {
+            visited.run_due(&mut scene.dispatcher(now), 0);
+        }
+        assert_eq!(visited.due(0), Some(NOW + 2 * RECHECK_NS), "it was not due the third time");
+    }
+
+    #[test]
+    fn lanes_are_run_once_where_bios_were_just_published() {
+        let (old, new) = (group(1, 0), group(2, 0));
+        let (scene, mut visited) = (Scene::new(&[limited(old), limited(new)]), Visited::default());
+        let mut granted_by_new_run = || {
+            [old, new].iter().for_each(|id| scene.publish(*id));
+            visited.run_new(&mut scene.dispatcher(NOW));
+            let mut granted = scene.port.granted.take();
+            let bios = std::iter::from_fn(|| granted.pop().map(|bio| GroupId::of(&bio)));
+            let bios: Vec<_> = bios.collect();
+            visited.add_new(&scene.lane(new));
+            bios
+        };
+        assert!(granted_by_new_run().is_empty());
+        assert_eq!(granted_by_new_run(), [new, new]);
+        visited.add(&scene.lane(old), 1);
+        visited.run_new(&mut scene.dispatcher(NOW));
+        assert!(scene.port.granted.take().is_empty(), "nothing was published since");
     }
 }
