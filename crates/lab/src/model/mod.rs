@@ -24,8 +24,6 @@ pub(crate) mod outcome;
 mod page;
 mod sim;
 mod studied;
-#[cfg(test)]
-mod tests;
 mod variants;
 pub(crate) mod verdict;
 
@@ -157,7 +155,7 @@ fn check(
 }
 
 #[cfg(test)]
-mod option_tests {
+mod tests {
     use super::*;
 
     #[test]

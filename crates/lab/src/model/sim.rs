@@ -440,3 +440,6 @@ impl<'a> Sim<'a> {
         self.figures
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! The simulation against cases worked out by hand, and what holds whatever the costs are.
 
-use super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
-use super::sim::simulate;
+use super::super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
+use super::simulate;
 
 const NS: Ps = 1000;
 const COSTS: Costs = Costs {
