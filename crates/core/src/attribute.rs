@@ -37,6 +37,15 @@ pub fn of_device(name: &str, info: &DeviceInfo, stats: impl Fn() -> DiskStats) -
     }
 }
 
+/// The refusal to set attribute `name` of the device `device`, which is known if the device shows
+/// it.
+pub fn not_settable(name: &str, device: &str, is_known: bool) -> Error {
+    Error::invalid(match is_known {
+        true => format!("{name} of {device} cannot be changed"),
+        false => format!("{name} is not an attribute of {device}"),
+    })
+}
+
 /// The value of attribute `name` as a number from `low` to `high`.
 ///
 /// # Errors

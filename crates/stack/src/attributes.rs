@@ -3,6 +3,8 @@
 //! The one table of them: `drystone show`, `drystone set`, `drystone help control` and
 //! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
+use drystone_raid::array::{RMW_LEVELS, SYNC_ACTIONS, SYNC_SPEEDS};
+
 use crate::nearest::nearest;
 use crate::parse::node::{Node, Raw};
 use crate::parse::values::{Refusal, parse_simple};
@@ -59,10 +61,17 @@ const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute 
     Attribute { name, mode: Mode::ReadWrite, ty: Some(ty), doc }
 }
 
+/// The attribute whose value is in sectors in sysfs, and in bytes where it is set.
+pub(crate) const SIZE: &str = "size";
+/// The attribute that begins and ends synchronisations of an array.
+pub(crate) const SYNC_ACTION: &str = "md/sync_action";
+/// The attribute that limits [`MAX_SECTORS_KB`].
+pub(crate) const MAX_HW_SECTORS_KB: &str = "queue/max_hw_sectors_kb";
+
 /// All attributes, in the order that `drystone show` prints them.
 pub static ATTRIBUTES: &[Attribute] = &[
     settable(
-        "size",
+        SIZE,
         Type::Size { min: 512, max: MAX_SIZE, multiple: 512 },
         "Bytes, where sysfs has sectors; set in bytes or with a unit, as 20GiB: a file can grow.",
     ),
@@ -110,7 +119,7 @@ pub static ATTRIBUTES: &[Attribute] = &[
     setting(&IOSTATS),
     setting(&IO_TIMEOUT),
     setting(&MAX_SECTORS_KB),
-    shown("queue/max_hw_sectors_kb", "Largest request of the driver in KiB."),
+    shown(MAX_HW_SECTORS_KB, "Largest request of the driver in KiB."),
     shown("queue/logical_block_size", "Smallest unit of an I/O in bytes."),
     shown("queue/physical_block_size", "Unit written without read-modify-write in bytes."),
     shown("queue/minimum_io_size", "Smallest preferred I/O in bytes."),
@@ -135,8 +144,8 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("md/degraded", "Roles without a member in sync."),
     shown("md/array_state", "clean, active, readonly, broken or inactive."),
     settable(
-        "md/sync_action",
-        Type::Choice(&["check", "repair", "idle", "frozen"]),
+        SYNC_ACTION,
+        Type::Choice(&SYNC_ACTIONS),
         "Synchronisation under way (also resync, recover); begins a check or repair, or ends it.",
     ),
     shown("md/sync_completed", "Sectors of each member that are synchronised, of how many."),
@@ -147,12 +156,12 @@ pub static ATTRIBUTES: &[Attribute] = &[
     shown("md/stripe_cache_active", "Stripes that do something now."),
     settable(
         "md/rmw_level",
-        Type::Integer { min: 0, max: 2 },
+        Type::Integer { min: RMW_LEVELS.0, max: RMW_LEVELS.1 },
         "Read-modify-write: 0 never, 1 where it reads less, 2 also where it reads as much.",
     ),
 ];
 
-const SYNC_SPEED: Type = Type::Integer { min: 1, max: 1 << 30 };
+const SYNC_SPEED: Type = Type::Integer { min: SYNC_SPEEDS.0, max: SYNC_SPEEDS.1 };
 const SYNC_SPEED_MIN_DOC: &str =
     "KiB a second of each member that a synchronisation has though the array is in use.";
 
@@ -185,8 +194,8 @@ impl Attribute {
     ) -> Mode {
         let takes = match names.find_map(|name| name.split_once('/').filter(|n| n.0 != "queue")) {
             Some(("md", _)) => self.name.starts_with("md/"),
-            Some(("dm", _)) => matches!(self.name, "queue/iostats" | "queue/io_poll"),
-            _ => self.name != "size" || kind == "file" && !is_read_only,
+            Some(("dm", _)) => [IOSTATS.attribute, IO_POLL.attribute].contains(&self.name),
+            _ => self.name != SIZE || kind == "file" && !is_read_only,
         };
         if takes { self.mode } else { Mode::ReadOnly }
     }

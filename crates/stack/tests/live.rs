@@ -677,7 +677,7 @@ fn a_volume_has_few_attributes_to_set() {
     for (name, text, sentence) in [
         ("size", "4MiB", "a volume has the size of its table: reload it"),
         ("queue/nr_requests", "8", "queue/nr_requests is not an attribute of v"),
-        ("queue/write_cache", "write back", "queue/write_cache cannot be changed of v"),
+        ("queue/write_cache", "write back", "queue/write_cache of v cannot be changed"),
     ] {
         let error = set(&stack, "v", name, text).unwrap_err();
         assert_eq!(error, SetError::Unsupported { reason: sentence.to_owned() });

@@ -175,8 +175,10 @@ pub struct VolumeOptions {
     pub no_iostats: bool,
 }
 
+/// The attribute of members, and of the volume, that says whether polled I/O is taken.
+pub(crate) const IO_POLL: &str = "queue/io_poll";
+
 fn can_poll(table: &Table) -> bool {
-    let polls =
-        |device: &Arc<dyn Device>| device.attribute("queue/io_poll").as_deref() == Some("1");
+    let polls = |device: &Arc<dyn Device>| device.attribute(IO_POLL).as_deref() == Some("1");
     !table.members().is_empty() && table.members().iter().all(polls)
 }

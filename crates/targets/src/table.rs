@@ -14,6 +14,10 @@ use drystone_core::{Device, Error, Limits, Result, SECTOR_SIZE};
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// The attribute with the first byte that a limit of file size forbids, of a file and of volumes
+/// above it.
+pub(crate) const FILE_LIMIT: &str = "file_limit";
+
 /// The last sector of a 63-bit byte offset, which bounds tables.
 const MAX_SECTOR: u64 = i64::MAX as u64 / SECTOR_SIZE;
 
@@ -123,7 +127,7 @@ impl Line {
             _ => (1, 1),
         };
         let reached = areas.iter().filter_map(|(area, sectors)| {
-            let limit: u64 = area.device.attribute("file_limit")?.parse().ok()?;
+            let limit: u64 = area.device.attribute(FILE_LIMIT)?.parse().ok()?;
             let inside = (limit / SECTOR_SIZE).saturating_sub(area.sector);
             (inside < *sectors).then_some(inside / chunk * chunk * width)
         });

@@ -1,4 +1,5 @@
 //! A volume: a device with a live table and perhaps an inactive one (Linux `struct mapped_device`).
+//! Its attributes are rows in `attributes.rs`.
 //!
 //! Invariants:
 //! * `control` serialises all that changes a volume. Contexts never take it.
@@ -11,10 +12,11 @@
 //!
 //! Source: `dm-ioctl` and dmsetup(8): load fills the inactive slot, resume makes it live.
 
+mod attributes;
+
 use crate::channel::VolumeChannel;
 use crate::shared::{Control, Shared, VolumeOptions};
 use crate::table::Table;
-use drystone_core::attribute::{self, parse_in};
 use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
@@ -181,27 +183,6 @@ impl Volume {
     }
 }
 
-impl Volume {
-    fn set_io_poll(&self, on: bool) -> Result<()> {
-        let live = self.shared.live();
-        if on && !live.can_poll {
-            let text = format!("queue/io_poll: not every device below {} polls", self.shared.name);
-            return Err(Error::invalid(text));
-        }
-        if !on {
-            self.shared.holders.polling_ends();
-        }
-        let control = self.control();
-        self.shared.publish(|live| {
-            (live.wants_poll, live.io_poll) = (on, on && live.can_poll);
-        });
-        drop(control);
-        self.shared.kick_all();
-        self.shared.holders.changed();
-        Ok(())
-    }
-}
-
 /// A volume polls only if everything below can.
 impl TypedDevice for Volume {
     type Channel = VolumeChannel;
@@ -258,32 +239,10 @@ impl Device for Volume {
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
-        let flag = |b: bool| Some(u8::from(b).to_string());
-        let live = self.shared.live();
-        match name {
-            "queue/iostats" => flag(live.iostats),
-            "queue/io_poll" => flag(live.io_poll),
-            "dm/name" => Some(self.shared.name.clone()),
-            "dm/suspended" => flag(live.suspended),
-            "file_limit" => Some(live.table.as_deref()?.file_limit()?.to_string()),
-            _ => attribute::of_device(name, &self.info(), || self.stats()),
-        }
+        self.get(name)
     }
 
     fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
-        match name {
-            "queue/iostats" => {
-                let on = parse_in(name, value, 0, 1)? == 1;
-                let _control = self.control();
-                self.shared.publish(|live| live.iostats = on);
-                Ok(())
-            }
-            "queue/io_poll" => self.set_io_poll(parse_in(name, value, 0, 1)? == 1),
-            _ => {
-                let known = self.attribute(name).is_some();
-                let problem = if known { "cannot be changed" } else { "is not an attribute" };
-                Err(Error::invalid(format!("{name} {problem} of {}", self.shared.name)))
-            }
-        }
+        self.set(name, value)
     }
 }

@@ -2,16 +2,17 @@
 //! option that sets it at the start.
 //!
 //! Invariants:
-//! * A name stands in one row. Names that have none are the scheduler's tunables
-//!   (`queue/iosched/*`), the driver's, or those of any device.
+//! * A name stands in one row. The rows of mq-deadline's tunables are [`Tunable::ALL`]; the other
+//!   names that have no row here are the driver's, or those of any device.
 //! * A refused value has changed nothing.
 
 use super::{NOMERGES_MAX, QueueOptions, RequestQueue, max_sectors_kb_range, most_requests};
 use crate::config::Config;
 use crate::driver::Driver;
 use crate::queues::QUEUES_MAX;
+use crate::scheduler::deadline::{IOSCHED, Tunable};
 use crate::scheduler::{Scheduler, SchedulerKind};
-use drystone_core::attribute::{self, parse_in};
+use drystone_core::attribute::{self, not_settable, parse_in};
 use drystone_core::{Device, Error, Result};
 
 /// Sets an attribute of the queue `Q`, by its name and a value.
@@ -27,7 +28,7 @@ struct Attribute<Q> {
     /// `None` of an attribute that is only shown.
     set: Option<Setter<Q>>,
     /// The value that the maker of the queue chose. Those of the scheduler and the write cache
-    /// are set where the queue is made.
+    /// are set where the queue is made, tunables by their names.
     option: fn(&QueueOptions) -> Option<String>,
 }
 
@@ -50,6 +51,16 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             name: "queue/scheduler",
             get: Some(|queue, _| queue.scheduler_text()),
             set: Some(Self::set_scheduler_named),
+            ..Self::ROW
+        },
+        Attribute {
+            name: "queue/iosched/straight",
+            is_there: |queue| queue.config().scheduler != SchedulerKind::None,
+            get: Some(|_, config| digit(config.straight)),
+            set: Some(|queue, name, value| {
+                let n = parse_in(name, value, 0, 1)?;
+                queue.set_config(|c| c.straight = n == 1)
+            }),
             ..Self::ROW
         },
         Attribute {
@@ -144,11 +155,11 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         if let Some(get) = self.row(name).and_then(|row| row.get) {
             return Some(get(self, &self.config()));
         }
-        match name.strip_prefix("queue/iosched/") {
-            Some(tunable) => self.iosched(tunable),
-            None => attribute::of_device(name, &self.info(), || self.stats())
-                .or_else(|| self.driver().attribute(name)),
+        if name.starts_with(IOSCHED) {
+            return self.tunable(name);
         }
+        attribute::of_device(name, &self.info(), || self.stats())
+            .or_else(|| self.driver().attribute(name))
     }
 
     /// Set an attribute of this device, of any kind.
@@ -156,15 +167,13 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         if let Some(set) = self.row(name).and_then(|row| row.set) {
             return set(self, name, value);
         }
-        if let Some(tunable) = name.strip_prefix("queue/iosched/") {
-            return self.set_iosched(tunable, value);
+        if name.starts_with(IOSCHED) {
+            return self.set_tunable(name, value);
         }
         if self.set_driver_attribute(name, value)? {
             return Ok(());
         }
-        let known = self.get(name).is_some();
-        let problem = if known { "cannot be changed" } else { "is not an attribute" };
-        Err(Error::invalid(format!("{name} {problem} of {}", self.shared.name)))
+        Err(not_settable(name, &self.shared.name, self.get(name).is_some()))
     }
 
     /// Set what the maker of the queue chose.
@@ -174,7 +183,10 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 self.set_attribute(row.name, &value)?;
             }
         }
-        options.iosched.iter().try_for_each(|(name, value)| self.set_iosched(name, value))
+        for (name, value) in &options.iosched {
+            self.set(&format!("{IOSCHED}{name}"), value)?;
+        }
+        Ok(())
     }
 
     fn set_max_sectors(&self, name: &str, value: &str) -> Result<()> {
@@ -232,31 +244,20 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         SchedulerKind::ALL.map(text).join(" ")
     }
 
-    fn iosched(&self, name: &str) -> Option<String> {
+    fn tunable(&self, name: &str) -> Option<String> {
         let config = self.config();
-        match (config.scheduler, name) {
-            (SchedulerKind::None, _) => None,
-            (_, "straight") => Some(u8::from(config.straight).to_string()),
-            _ => config.tunables.get(name),
-        }
+        let row = Tunable::of_attribute(name).filter(|_| config.scheduler != SchedulerKind::None);
+        row.map(|row| row.get(&config.tunables))
     }
 
-    fn set_iosched(&self, name: &str, value: &str) -> Result<()> {
-        let full = format!("queue/iosched/{name}");
+    fn set_tunable(&self, name: &str, value: &str) -> Result<()> {
+        let device = &self.shared.name;
         if self.config().scheduler == SchedulerKind::None {
-            let text =
-                format!("{full}: {} has no scheduler: set queue/scheduler first", self.shared.name);
+            let text = format!("{name}: {device} has no scheduler: set queue/scheduler first");
             return Err(Error::invalid(text));
         }
-        if name == "straight" {
-            let n = parse_in(&full, value, 0, 1)?;
-            return self.set_config(|c| c.straight = n == 1);
-        }
-        self.shared.config.update(&self.shared.locks, |config| {
-            config.tunables.set(name, value).unwrap_or_else(|| {
-                Err(Error::invalid(format!("{full} is not an attribute of {}", self.shared.name)))
-            })
-        })
+        let row = Tunable::of_attribute(name).ok_or_else(|| not_settable(name, device, false))?;
+        self.shared.config.update(&self.shared.locks, |config| row.set(&mut config.tunables, value))
     }
 
     fn set_nr_requests(&self, name: &str, value: &str) -> Result<()> {
@@ -309,6 +310,7 @@ mod tests {
         for (at, row) in rows.iter().enumerate() {
             assert!(!row.name.is_empty() && (row.get.is_some() || row.set.is_some()));
             assert!(rows[..at].iter().all(|other| other.name != row.name), "{}", row.name);
+            assert!(Tunable::of_attribute(row.name).is_none(), "{}", row.name);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::engine::SyncAction;
 use crate::metadata::Uuid;
-use drystone_core::attribute::parse_in;
 use drystone_core::error::ErrorKind;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Device, Error, Result};
@@ -41,34 +40,6 @@ pub enum Command {
     },
     /// Write the superblocks clean and end.
     Stop,
-}
-
-impl Command {
-    /// The command that sets an attribute; `None` for an attribute that the manager does not keep.
-    ///
-    /// # Errors
-    /// The value is not permitted; the message says what is.
-    pub fn of_attribute(name: &str, value: &str) -> Option<Result<Self>> {
-        let speed = || parse_in(name, value, 1, 1 << 30).map(Some);
-        match name {
-            "md/sync_action" => Some(Self::of_sync_action(value)),
-            "md/sync_speed_min" => Some(speed().map(|min| Command::Speed { min, max: None })),
-            "md/sync_speed_max" => Some(speed().map(|max| Command::Speed { min: None, max })),
-            _ => None,
-        }
-    }
-
-    fn of_sync_action(value: &str) -> Result<Self> {
-        match value.trim() {
-            "check" => Ok(Command::Sync(SyncAction::Check)),
-            "repair" => Ok(Command::Sync(SyncAction::Repair)),
-            "idle" => Ok(Command::Idle),
-            "frozen" => Ok(Command::Freeze(true)),
-            value => Err(Error::invalid(format!(
-                "md/sync_action: '{value}' is not permitted: check, repair, idle or frozen is"
-            ))),
-        }
-    }
 }
 
 /// A command that was given, for the thread that waits for its outcome.

@@ -1,24 +1,19 @@
-//! An array as a device.
+//! An array as a device. Its attributes are rows in `attributes.rs`.
 
 use super::control::{Command, Request};
 use super::doubtful::DoubtfulRanges;
 use super::status::ArrayStatus;
-use crate::engine::{ArrayChannel, Conf, Origin, RmwLevel, ShardCounts, Shared, Wanted};
-use drystone_core::attribute::{self, parse_in};
+use crate::engine::{ArrayChannel, Conf, Origin, ShardCounts, Shared, Wanted};
 use drystone_core::device::TypedDevice;
 use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
-use drystone_core::primitive::Ordering::*;
 use drystone_core::stats::DiskStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{
     Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result, SECTOR_SIZE,
 };
 use std::sync::Arc;
-
-/// Fewest and most stripes of the cache (`md/stripe_cache_size`).
-pub const CACHE_STRIPES: (u64, u64) = (17, 32768);
 
 /// Requests that the manager has not taken yet.
 #[derive(Default)]
@@ -120,7 +115,7 @@ impl Array {
         Array { _last: Arc::new(StopsIt(queue.clone())), queue }
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
         &self.queue.shared
     }
 
@@ -173,7 +168,7 @@ impl Array {
         self.shared().publish(|conf| conf.is_suspended = false);
     }
 
-    fn set_conf(&self, change: impl FnOnce(&mut Conf)) {
+    pub(super) fn set_conf(&self, change: impl FnOnce(&mut Conf)) {
         self.shared().publish(change);
     }
 }
@@ -224,55 +219,11 @@ impl Device for Array {
     }
 
     fn attribute(&self, name: &str) -> Option<String> {
-        let conf = self.shared().conf();
-        let status = || self.status();
-        Some(match name {
-            "queue/io_poll" => "0".to_owned(),
-            "queue/iostats" => "1".to_owned(),
-            "md/level" => kind(&conf).to_owned(),
-            "md/layout" => conf.layout.number().to_string(),
-            "md/raid_disks" => conf.layout.disks().to_string(),
-            "md/chunk_size" => (conf.layout.chunk_sectors() * SECTOR_SIZE).to_string(),
-            "md/degraded" => status().degraded().to_string(),
-            "md/array_state" => status().array_state().to_owned(),
-            "md/sync_action" => status().sync_action().to_owned(),
-            "md/sync_completed" => status().sync_completed(),
-            "md/sync_speed_min" => status().speed.0.to_string(),
-            "md/sync_speed_max" => status().speed.1.to_string(),
-            "md/mismatch_cnt" => self.shared().mismatches.load(Relaxed).to_string(),
-            "md/stripe_cache_size" => conf.cache_stripes.to_string(),
-            "md/stripe_cache_active" => self.shared().counts().1.to_string(),
-            "md/rmw_level" => (conf.rmw_level as u8).to_string(),
-            _ => return attribute::of_device(name, &self.info(), || self.stats()),
-        })
+        self.get(name)
     }
 
     fn set_attribute(&self, name: &str, value: &str) -> Result<()> {
-        if let Some(command) = Command::of_attribute(name, value) {
-            self.request(command?);
-            return Ok(());
-        }
-        match name {
-            "md/stripe_cache_size" => {
-                let stripes = parse_in(name, value, CACHE_STRIPES.0, CACHE_STRIPES.1)? as u32;
-                self.set_conf(|conf| conf.cache_stripes = stripes);
-                Ok(())
-            }
-            "md/rmw_level" => {
-                let level = match parse_in(name, value, 0, 2)? {
-                    0 => RmwLevel::Never,
-                    1 => RmwLevel::Fewer,
-                    _ => RmwLevel::Prefer,
-                };
-                self.set_conf(|conf| conf.rmw_level = level);
-                Ok(())
-            }
-            _ => {
-                let known = self.attribute(name).is_some();
-                let problem = if known { "cannot be changed" } else { "is not an attribute" };
-                Err(Error::invalid(format!("{name} {problem} of {}", self.shared().name)))
-            }
-        }
+        self.set(name, value)
     }
 }
 

@@ -4,6 +4,7 @@
 //! (Linux: `mdX_raid5` and `mdX_resync`), which alone writes superblocks, decides what becomes of
 //! members that fail, and has stripes synchronised. Contexts ask it and go on; none of them waits.
 
+mod attributes;
 mod bitmap;
 mod control;
 mod device;
@@ -21,9 +22,9 @@ mod status;
 #[cfg(test)]
 mod tests;
 
+pub use attributes::{CACHE_STRIPES, RMW_LEVELS, SYNC_ACTIONS, SYNC_SPEEDS};
 pub use control::{Command, Request};
 pub use device::Array;
-pub use device::CACHE_STRIPES;
 pub use disk::DiskState;
 pub use doubtful::DoubtfulRanges;
 pub use event::{ArrayEvent, Failed, Strength};

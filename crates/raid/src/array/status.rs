@@ -111,8 +111,13 @@ impl ArrayStatus {
     }
 }
 
-/// As `md/sync_action` and `/proc/mdstat` say it.
-pub fn action_name(action: SyncAction) -> &'static str {
+/// The word in `md/sync_action` while nothing is synchronised.
+pub(super) const IDLE: &str = "idle";
+/// The word in `md/sync_action` while no synchronisation begins.
+pub(super) const FROZEN: &str = "frozen";
+
+/// The word in `md/sync_action` and `/proc/mdstat`.
+pub const fn action_name(action: SyncAction) -> &'static str {
     match action {
         SyncAction::Resync => "resync",
         SyncAction::Recover => "recover",
@@ -136,9 +141,9 @@ impl ArrayStatus {
     /// `md/sync_action`.
     pub fn sync_action(&self) -> &'static str {
         match self.sync {
-            _ if self.frozen => "frozen",
+            _ if self.frozen => FROZEN,
             Some(sync) => action_name(sync.action),
-            None => "idle",
+            None => IDLE,
         }
     }
 

@@ -76,6 +76,11 @@ pub enum RmwLevel {
     Prefer,
 }
 
+impl RmwLevel {
+    /// All levels, each at its number.
+    pub const ALL: [Self; 3] = [Self::Never, Self::Fewer, Self::Prefer];
+}
+
 /// All data members of a row.
 pub(crate) fn data_of(layout: &Layout, row: &Row) -> Roles {
     Roles::below(layout.disks()) - parity_of(row)

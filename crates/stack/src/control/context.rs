@@ -5,11 +5,9 @@ use crate::graph::{MEMBER_TIMEOUT_HINT, MEMBER_TIMEOUT_MIN_NS, array_above, shor
 use crate::md::MemberReport;
 use crate::nearest::nearest;
 use crate::runtime::{DeviceSummary, Runtime};
+use crate::schema::queue::IO_TIMEOUT;
 
 use super::error::ControlError;
-
-/// The attribute whose low values make members fail.
-pub(super) const TIMEOUT: &str = "queue/io_timeout";
 
 /// Which server this is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,8 +37,9 @@ impl<'r> Control<'r> {
     pub(super) fn timeout_warning(&self, devices: &[String]) -> Option<String> {
         let is_short = |name: &&String| {
             let device = self.runtime.device(name);
-            let timeout =
-                device.and_then(|device| device.attributes.get(TIMEOUT)?.trim().parse().ok());
+            let shown =
+                device.and_then(|device| device.attributes.get(IO_TIMEOUT.attribute).cloned());
+            let timeout = shown.and_then(|ms| ms.trim().parse().ok());
             timeout.is_some_and(|ms: u64| ms < MEMBER_TIMEOUT_MIN_NS / 1_000_000)
         };
         let mut short = devices.iter().filter(is_short).peekable();

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use super::command::Arguments;
-use super::context::{Control, TIMEOUT};
+use super::context::Control;
 use super::error::{ControlError, refusal};
-use crate::attributes::{Mode, attribute};
+use crate::attributes::{Mode, SIZE, attribute};
 use crate::diagnostic::shorten;
 use crate::runtime::SetError;
+use crate::schema::queue::IO_TIMEOUT;
 use crate::size::format_size;
 
 type Result<T> = std::result::Result<T, ControlError>;
@@ -62,8 +63,8 @@ pub(super) fn set(control: &Control<'_>, given: &Arguments) -> Result<Value> {
         .and_then(|device| device.attributes.get(attribute.name).cloned());
     let now = now.map_or_else(|| text.to_owned(), |now| in_unit_that_it_takes(name, now));
     let warning = match attribute.name {
-        TIMEOUT => control.timeout_warning(&[device.to_owned()]),
-        "size" => size_warning(control, device, &now),
+        name if name == IO_TIMEOUT.attribute => control.timeout_warning(&[device.to_owned()]),
+        SIZE => size_warning(control, device, &now),
         _ => None,
     };
     Ok(json!({ "device": device, "attribute": attribute.name, "value": now, "warning": warning }))
@@ -98,7 +99,7 @@ fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String
 /// A value as `set` takes it: a size in bytes, where sysfs and the device have sectors.
 pub(super) fn in_unit_that_it_takes(attribute: &str, shown: String) -> String {
     match shown.trim().parse::<u64>() {
-        Ok(sectors) if attribute == "size" => sectors.saturating_mul(512).to_string(),
+        Ok(sectors) if attribute == SIZE => sectors.saturating_mul(512).to_string(),
         _ => shown,
     }
 }

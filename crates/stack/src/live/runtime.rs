@@ -13,13 +13,14 @@ use drystone_targets::Table;
 use super::md::Arrays;
 use super::volumes::Changes;
 use super::{LiveDevice, LiveExport, LiveStack, SleepFn, groups, reopen, uses};
-use crate::attributes::{ATTRIBUTES, Attribute, Setting};
+use crate::attributes::{ATTRIBUTES, Attribute, MAX_HW_SECTORS_KB, SIZE, Setting};
 use crate::iomax::{IoMax, MaxLine};
 use crate::md::{ArrayChange, ArrayReport};
 use crate::runtime::{
     Change, ChangeError, DeviceDetail, DeviceSummary, DiskStats, ExportSummary, GroupStat,
     GroupSummary, Refused, Runtime, SetError, TableReport, VolumeReport,
 };
+use crate::schema::queue::{IO_POLL, IO_TIMEOUT, MAX_SECTORS_KB};
 use crate::size::format_size;
 
 impl LiveStack {
@@ -270,9 +271,11 @@ fn diskstats(live: &LiveDevice) -> DiskStats {
 fn set(live: &LiveDevice, name: &str, value: &Setting) -> Result<(), SetError> {
     let device = &*live.device;
     let text = match (name, value) {
-        ("size", Setting::Number(bytes)) => return grow(live, *bytes),
-        ("queue/io_timeout", Setting::Number(ns)) => (ns / 1_000_000).to_string(),
-        ("queue/max_sectors_kb", Setting::Number(kib)) => max_sectors(device, *kib)?,
+        (SIZE, Setting::Number(bytes)) => return grow(live, *bytes),
+        (name, Setting::Number(ns)) if name == IO_TIMEOUT.attribute => (ns / 1_000_000).to_string(),
+        (name, Setting::Number(kib)) if name == MAX_SECTORS_KB.attribute => {
+            max_sectors(device, *kib)?
+        }
         (_, value) => value.text(),
     };
     device.set_attribute(name, &text).map_err(|error| refusal(name, error))
@@ -280,7 +283,7 @@ fn set(live: &LiveDevice, name: &str, value: &Setting) -> Result<(), SetError> {
 
 fn refusal(name: &str, error: drystone_core::Error) -> SetError {
     match error.kind {
-        ErrorKind::Invalid if name == "queue/io_poll" => {
+        ErrorKind::Invalid if name == IO_POLL.attribute => {
             SetError::Unsupported { reason: "the device has no queues to poll".to_owned() }
         }
         ErrorKind::Invalid | ErrorKind::NotSupported => {
@@ -292,7 +295,7 @@ fn refusal(name: &str, error: drystone_core::Error) -> SetError {
 
 /// A value of `queue/max_sectors_kb` that the device takes; 0 is its default.
 fn max_sectors(device: &dyn Device, kib: u64) -> Result<String, SetError> {
-    let hardware = device.attribute("queue/max_hw_sectors_kb");
+    let hardware = device.attribute(MAX_HW_SECTORS_KB);
     let most = hardware.and_then(|text| text.trim().parse().ok()).unwrap_or(u64::MAX);
     let block = device.info().limits.logical_block_size;
     let (least, most) = max_sectors_kb_range(most, block);

@@ -1,13 +1,15 @@
 //! The settings of a request queue: each is a key of a stack file's `queue` table and an attribute
 //! of the running device, with one range. A row says all of a setting: its names, its range, its
 //! default, its documentation, and the option of the queue that it sets. The queue's own rows
-//! (`drystone_queue`) have the getters and setters of the running device.
+//! (`drystone_queue`) have the getters and setters of the running device; a tunable takes its names
+//! and its range from there.
 //!
 //! Source: `ABI/stable/sysfs-block`.
 
 use drystone_queue::QUEUES_MAX;
 use drystone_queue::queue::{NOMERGES_MAX, QueueOptions};
 use drystone_queue::scheduler::SchedulerKind;
+use drystone_queue::scheduler::deadline::Tunable;
 use drystone_queue::tags::MAX_DEPTH;
 
 use super::IfAbsent::{self, Unset, Value};
@@ -66,14 +68,10 @@ fn put_tunable(options: &mut QueueOptions, key: &'static str, value: Setting) {
     options.iosched.push((key, value.text()));
 }
 
-/// A tunable of mq-deadline. Linux's variables are of C's type `int`.
-const fn tunable(
-    names: (&'static str, &'static str),
-    default: &'static str,
-    doc: &'static str,
-) -> QueueSetting {
-    let ty = Type::Integer { min: 0, max: i32::MAX as u64 };
-    setting(names, ty, Unset(default), doc, put_tunable)
+/// A tunable of mq-deadline.
+const fn tunable(row: &Tunable, default: &'static str, doc: &'static str) -> QueueSetting {
+    let ty = Type::Integer { min: row.min, max: row.max };
+    setting((row.name(), row.attribute), ty, Unset(default), doc, put_tunable)
 }
 
 /// Hardware queues for I/O that is not polled.
@@ -92,38 +90,38 @@ pub const SCHEDULER: QueueSetting = QueueSetting {
     )
 };
 pub const READ_EXPIRE: QueueSetting = tunable(
-    ("read_expire", "queue/iosched/read_expire"),
+    &Tunable::READ_EXPIRE,
     "500",
     "mq-deadline: milliseconds after which a read is overdue.",
 );
 pub const WRITE_EXPIRE: QueueSetting = tunable(
-    ("write_expire", "queue/iosched/write_expire"),
+    &Tunable::WRITE_EXPIRE,
     "5000",
     "mq-deadline: milliseconds after which a write is overdue.",
 );
 pub const PRIO_AGING_EXPIRE: QueueSetting = tunable(
-    ("prio_aging_expire", "queue/iosched/prio_aging_expire"),
+    &Tunable::PRIO_AGING_EXPIRE,
     "10000",
     "mq-deadline: milliseconds after which a lower class goes although a higher one waits.",
 );
 pub const WRITES_STARVED: QueueSetting = tunable(
-    ("writes_starved", "queue/iosched/writes_starved"),
+    &Tunable::WRITES_STARVED,
     "2",
     "mq-deadline: batches of reads that go before waiting writes.",
 );
 pub const FIFO_BATCH: QueueSetting = tunable(
-    ("fifo_batch", "queue/iosched/fifo_batch"),
+    &Tunable::FIFO_BATCH,
     "16",
     "mq-deadline: requests that go in sector order at a stretch.",
 );
 pub const FRONT_MERGES: QueueSetting = QueueSetting {
+    ty: Type::Bool,
+    attribute_ty: Type::Bool,
     attribute_doc: "mq-deadline: 1 if I/O merges in front of requests too.",
-    ..setting(
-        ("front_merges", "queue/iosched/front_merges"),
-        Type::Bool,
-        Unset("true"),
+    ..tunable(
+        &Tunable::FRONT_MERGES,
+        "true",
         "mq-deadline: whether I/O merges in front of requests too.",
-        put_tunable,
     )
 };
 pub const STRAIGHT: QueueSetting = QueueSetting {
@@ -140,12 +138,10 @@ pub const STRAIGHT: QueueSetting = QueueSetting {
 };
 pub const ASYNC_DEPTH: QueueSetting = QueueSetting {
     attribute_doc: "mq-deadline: how many of nr_requests may be other than reads.",
-    ..setting(
-        ("async_depth", "queue/iosched/async_depth"),
-        Type::Integer { min: 1, max: i32::MAX as u64 },
-        Unset("nr_requests"),
+    ..tunable(
+        &Tunable::ASYNC_DEPTH,
+        "nr_requests",
         "mq-deadline: how many of them may be other than reads.",
-        put_tunable,
     )
 };
 pub const NR_REQUESTS: QueueSetting = setting(

@@ -40,7 +40,7 @@ use batch::BATCH_MAX;
 pub use batch::Batch;
 pub(crate) use lanes::{BEST_EFFORT, REAL_TIME};
 pub use lanes::{CLASSES, Home, LANES, class_of, lane_of};
-pub use tunables::Tunables;
+pub use tunables::{IOSCHED, Tunable, Tunables};
 
 use crate::config::Config;
 use crate::unit::Unit;

@@ -3,6 +3,7 @@
 mod model;
 
 use super::*;
+use crate::scheduler::deadline::tests::set_tunable;
 use crate::scheduler::deadline::{Tunables, class_of};
 use drystone_core::PriorityClass;
 use model::{Make, Scheduled, Sent};
@@ -83,7 +84,7 @@ impl Both {
         let (cx, dev) = open();
         let mut tunables = Tunables::new(nr_requests);
         for (name, n) in settings.iter().filter(|(name, _)| *name != "straight") {
-            tunables.set(name, &n.to_string()).expect("a name").expect("a value");
+            set_tunable(&mut tunables, name, &n.to_string());
         }
         let mut model = Scheduled::new(CONTEXTS, TAGS as usize, nr_requests as usize, tunables);
         model.limits = device.info().limits;

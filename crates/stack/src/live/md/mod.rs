@@ -19,6 +19,7 @@ use drystone_raid::metadata::Uuid;
 use super::devices::LiveDevice;
 use super::raid;
 use super::volumes::{check_new, check_stopped, check_unused, refused};
+use crate::attributes::SYNC_ACTION;
 use crate::md::{ArrayChange, Assemble, Named};
 use crate::names::check_name;
 use crate::runtime::Refused;
@@ -38,9 +39,7 @@ impl Arrays<'_> {
                 self.each(name, member, Command::Remove, close)
             }
             ArrayChange::Replace(member) => self.each(name, member, Command::Replace, |_| ()),
-            ArrayChange::Sync(action) => {
-                self.set(name, "md/sync_action", action).map(|_| Vec::new())
-            }
+            ArrayChange::Sync(action) => self.set(name, SYNC_ACTION, action).map(|_| Vec::new()),
             ArrayChange::Stop => self.stop(name),
             ArrayChange::Assemble(how) => self.assemble(name, how),
         }

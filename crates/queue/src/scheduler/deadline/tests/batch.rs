@@ -1,5 +1,6 @@
 //! A batch with orders of its own against the trees that it stands for.
 
+use super::set_tunable;
 use crate::scheduler::deadline::{BATCH_MAX, Batch, Deadline, Home, Insertion, Position, Tunables};
 use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PriorityClass, Sector};
 use proptest::prelude::*;
@@ -113,7 +114,7 @@ fn run(calls: &[Call]) -> Result<u32, TestCaseError> {
         for (name, value) in
             [("read_expire", 3), ("write_expire", 5), ("fifo_batch", call.fifo_batch)]
         {
-            tunables.set(name, &value.to_string()).expect("a name").expect("a value");
+            set_tunable(&mut tunables, name, &value.to_string());
         }
         let limits = Limits::default();
         let how = Insertion { limits: &limits, nomerges: call.nomerges, tunables: &tunables };

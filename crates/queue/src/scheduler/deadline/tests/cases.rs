@@ -1,7 +1,7 @@
 //! The rules one by one, each in a case of its own that can be read.
 
-use super::{Rig, bio, read, write};
-use crate::scheduler::deadline::{Inserted, Tunables};
+use super::{Rig, bio, read, set_tunable, write};
+use crate::scheduler::deadline::{Inserted, Tunable, Tunables};
 use drystone_core::{BioFlags, Limits, Op, PriorityClass};
 
 const MS: u64 = 1_000_000;
@@ -365,23 +365,34 @@ fn all_can_be_taken_out_oldest_first() {
 #[test]
 fn tunables_have_linux_names_defaults_and_ranges() {
     let mut tunables = Tunables::new(256);
-    let values: Vec<_> = Tunables::names().iter().map(|name| tunables.get(name)).collect();
-    let defaults = ["500", "5000", "10000", "2", "16", "1", "256"];
-    assert_eq!(values, defaults.map(|value| Some(value.to_owned())));
-    for name in Tunables::names() {
-        let most = if *name == "front_merges" { "1" } else { "2147483647" };
-        assert!(tunables.set(name, most).is_some_and(|r| r.is_ok()));
-        assert_eq!(tunables.get(name).as_deref(), Some(most));
-        let least = if *name == "async_depth" { "1" } else { "0" };
-        assert!(tunables.set(name, least).is_some_and(|r| r.is_ok()));
+    let values = Tunable::ALL.iter().map(|row| (row.name(), row.get(&tunables)));
+    let defaults = [
+        ("read_expire", "500"),
+        ("write_expire", "5000"),
+        ("prio_aging_expire", "10000"),
+        ("writes_starved", "2"),
+        ("fifo_batch", "16"),
+        ("front_merges", "1"),
+        ("async_depth", "256"),
+    ];
+    assert!(values.eq(defaults.map(|(name, value)| (name, value.to_owned()))));
+    for row in Tunable::ALL {
+        let most = if row.name() == "front_merges" { "1" } else { "2147483647" };
+        row.set(&mut tunables, most).expect("the most");
+        assert_eq!(row.get(&tunables), most);
+        let least = if row.name() == "async_depth" { "1" } else { "0" };
+        row.set(&mut tunables, least).expect("the least");
         for bad in ["-1", "2147483648", "", "many"] {
-            let error = tunables.set(name, bad).expect("a name").expect_err("a bad value");
+            let before = tunables;
+            let error = row.set(&mut tunables, bad).expect_err("a bad value");
             let range = format!("a whole number from {least} to {most} is");
-            assert!(error.message.contains(name) && error.message.ends_with(&range), "{error}");
-            assert_eq!(tunables.get(name).as_deref(), Some(least), "nothing changed");
+            assert!(error.message.starts_with(row.attribute), "{error}");
+            assert!(error.message.ends_with(&range), "{error}");
+            assert_eq!(tunables, before, "nothing changed");
         }
+        assert_eq!(row.get(&tunables), least);
     }
-    assert!(tunables.get("starved").is_none() && tunables.set("starved", "1").is_none());
-    tunables.set("read_expire", " 7 ").expect("a name").expect("a value");
+    assert!(Tunable::of_attribute("queue/iosched/starved").is_none());
+    set_tunable(&mut tunables, "read_expire", " 7 ");
     assert_eq!(tunables.read_expire_ns, 7 * MS);
 }

@@ -1,6 +1,7 @@
 //! Random histories, step by step the same as the model's.
 
 use super::model::{Entry, Model};
+use super::set_tunable;
 use crate::scheduler::deadline::{Deadline, Home, Inserted, Insertion, Position, Tunables};
 use crate::unit::Unit;
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Limits, Op, Priority, PriorityClass, Sector};
@@ -108,7 +109,7 @@ impl Both {
         for (name, value) in
             [("read_expire", "20"), ("write_expire", "40"), ("prio_aging_expire", "50")]
         {
-            tunables.set(name, value).expect("a name").expect("a value");
+            set_tunable(&mut tunables, name, value);
         }
         Both {
             deadline: Deadline::new(),
@@ -155,7 +156,7 @@ impl Both {
             Step::InFlight(in_flight) => self.in_flight = *in_flight,
             Step::NoMerges(n) => self.nomerges = *n,
             Step::Tune(name, value) => {
-                self.tunables.set(name, &value.to_string()).expect("a name").expect("a value")
+                set_tunable(&mut self.tunables, name, &value.to_string());
             }
             Step::TakeAll => self.take_all()?,
         }

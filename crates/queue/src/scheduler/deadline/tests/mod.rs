@@ -8,9 +8,15 @@ mod histories;
 pub(crate) mod model;
 mod order;
 
-use super::{Deadline, Home, Inserted, Insertion, Position, Tunables};
+use super::{Deadline, Home, IOSCHED, Inserted, Insertion, Position, Tunable, Tunables};
 use crate::unit::Unit;
 use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PriorityClass, Sector};
+
+/// Set the tunable `name` (without [`IOSCHED`]) to a value that is permitted.
+pub(crate) fn set_tunable(tunables: &mut Tunables, name: &str, value: &str) {
+    let row = Tunable::of_attribute(&format!("{IOSCHED}{name}")).expect("a name");
+    row.set(tunables, value).expect("a value");
+}
 
 /// A scheduler with what surrounds it. Bios are numbered in the order of their insertion.
 struct Rig {
@@ -41,7 +47,7 @@ impl Rig {
     }
 
     fn set(&mut self, name: &str, value: &str) {
-        self.tunables.set(name, value).expect("a name").expect("a value");
+        set_tunable(&mut self.tunables, name, value);
     }
 
     fn insert_as_it_is(&mut self, mut bio: Box<Bio>) -> Inserted {
