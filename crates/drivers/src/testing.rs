@@ -5,12 +5,11 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::{Engine, Ring};
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, Env, Error, Extent, IoBuf,
-    Limits, Op, Sector, Status,
+    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, Env, IoBuf, Op, Sector, Status,
 };
 use drystone_queue::queue::QueueOptions;
-use drystone_queue::{Driver, HwQueues, RequestQueue};
-use std::sync::{Arc, Mutex};
+use drystone_queue::{Driver, RequestQueue};
+use std::sync::Arc;
 
 pub(crate) const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Plain];
 
@@ -127,46 +126,7 @@ pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i / 512) as u8 ^ (i as u8).wrapping_mul(7) ^ seed | 1).collect()
 }
 
-/// A driver that runs a test in the place of opening its queue.
-struct Lender<F>(Arc<Mutex<Option<F>>>);
-
-impl<F: FnOnce(&mut Env) + Send + 'static> Driver for Lender<F> {
-    type Queue = <crate::null::Null as Driver>::Queue;
-
-    fn kind(&self) -> &'static str {
-        "lender"
-    }
-
-    fn size_bytes(&self) -> u64 {
-        512
-    }
-
-    fn limits(&self) -> Limits {
-        Limits::default()
-    }
-
-    fn hw_queues(&self) -> HwQueues {
-        HwQueues { default: 1, poll: 0, depth: 1 }
-    }
-
-    fn open_queue(&self, env: &mut Env, _: u32, _: u32) -> drystone_core::Result<Self::Queue> {
-        let test = self.0.lock().unwrap().take();
-        test.expect("one test")(env);
-        Err(Error::invalid("there is no queue"))
-    }
-
-    fn extents(&self, _: u64, _: u64, _: usize) -> drystone_core::Result<Vec<Extent>> {
-        Ok(Vec::new())
-    }
-}
-
 /// Runs `test` in the environment of a new context.
 pub(crate) fn with_env(test: impl FnOnce(&mut Env) + Send + 'static) {
-    let clock = SystemClock::new();
-    let test = Arc::new(Mutex::new(Some(test)));
-    let locks = LockCounters::new(clock.clone());
-    let queue = RequestQueue::new("d0", Lender(test.clone()), &QueueOptions::default(), locks);
-    let device: Arc<dyn Device> = Arc::new(queue.expect("a queue"));
-    let mut cx = ContextSet::new(clock).open(Engine::Auto).expect("a ring");
-    assert!(cx.open(&device).is_err() && test.lock().unwrap().is_none(), "the test has run");
+    drystone_testkit::device::with_env(SystemClock::new(), Engine::Auto, test);
 }

@@ -1,12 +1,15 @@
-//! Devices of tests: one that calls a hook before it answers, and the part of [`Device`] that most
-//! fake devices share.
+//! Devices of tests: one that calls a hook before it answers, one that runs a test in the
+//! environment of a context, and the part of [`Device`] that most fake devices share.
 
 use std::sync::Arc;
 
+use drystone_core::clock::Clock;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
+use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
-use drystone_core::{Channel, Device, DeviceInfo, Env, Extent, Result};
+use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
 
 /// The methods of a [`Device`] without statistics and attributes, to stand in its `impl`.
 ///
@@ -137,6 +140,46 @@ impl Device for HookedDevice {
     }
 }
 
+/// A device that runs a test in the place of opening a channel.
+struct TestRunner<F>(Lock<Option<F>>);
+
+impl<F: FnOnce(&mut Env) + Send> Device for TestRunner<F> {
+    no_statistics!();
+    no_attributes!();
+
+    fn info(&self) -> DeviceInfo {
+        let limits = Limits::default();
+        DeviceInfo { name: "test".into(), kind: "test", size_bytes: 512, limits }
+    }
+
+    fn open_channel(&self, env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+        let test = self.0.lock(&env.locks).take();
+        test.expect("one test")(env);
+        Err(Error::invalid("there is no channel"))
+    }
+
+    fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
+        Ok(vec![Extent::data(offset, length)])
+    }
+}
+
+/// Runs `test` in the environment of a new context, whose ring is of this engine.
+///
+/// # Panics
+/// When the machine has no such ring.
+pub fn with_env(
+    clock: Arc<dyn Clock>,
+    engine: Engine,
+    test: impl FnOnce(&mut Env) + Send + 'static,
+) {
+    let locks = LockCounters::new(clock.clone());
+    let runner = Arc::new(TestRunner(Lock::new(LockClass::Control, Some(test))));
+    let device: Arc<dyn Device> = runner.clone();
+    let mut cx = ContextSet::new(clock).open(engine).expect("a ring");
+    assert!(cx.open(&device).is_err(), "it has no channel");
+    assert!(runner.0.lock(&locks).is_none(), "the test has run");
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -175,5 +218,17 @@ mod tests {
         assert_eq!(device.extents(0, 512, 1).unwrap(), [Extent::data(0, 512)]);
         assert_eq!(asked.each_ref().map(|count| count.load(Relaxed)), [1, 1]);
         assert_eq!(device.attribute("queue/scheduler"), None);
+    }
+
+    #[test]
+    fn a_test_runs_once_in_the_environment_of_a_context() {
+        let runs = Arc::new(AtomicU32::new(0));
+        let ran = runs.clone();
+        let clock = drystone_core::clock::ManualClock::new(7);
+        with_env(clock, Engine::Plain, move |env| {
+            assert_eq!(env.time.submit_time(), 7);
+            ran.fetch_add(1, Relaxed);
+        });
+        assert_eq!(runs.load(Relaxed), 1);
     }
 }

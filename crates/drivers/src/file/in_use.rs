@@ -157,6 +157,7 @@ impl OpeningsInUse {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::backing::Backing;
+    use super::super::testing::all_data;
     use super::*;
     use crate::testing::with_env;
     use std::io;
@@ -171,24 +172,14 @@ mod tests {
     struct Sized(std::fs::File, Arc<AtomicU64>);
 
     impl Backing for Sized {
+        all_data!();
+
         fn descriptor(&self) -> RawFd {
             self.0.as_raw_fd()
         }
 
         fn size(&self) -> io::Result<u64> {
             Ok(self.1.load(SeqCst))
-        }
-
-        fn extend(&self, _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn next_data(&self, from: u64, _: u64) -> io::Result<u64> {
-            Ok(from)
-        }
-
-        fn next_hole(&self, _: u64, end: u64) -> io::Result<u64> {
-            Ok(end)
         }
     }
 

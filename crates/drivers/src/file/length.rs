@@ -243,6 +243,7 @@ mod tests {
 
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use super::super::testing::all_data;
     use super::*;
     use loom::sync::Mutex;
     use std::io;
@@ -254,24 +255,14 @@ mod loom_tests {
     const BLOCKS: u64 = 4;
 
     impl Backing for Blocks {
+        all_data!();
+
         fn descriptor(&self) -> RawFd {
             -1
         }
 
         fn size(&self) -> io::Result<u64> {
             Ok(*self.0.lock().unwrap())
-        }
-
-        fn extend(&self, _: u64) -> io::Result<()> {
-            Err(io::ErrorKind::Unsupported.into())
-        }
-
-        fn next_data(&self, from: u64, _: u64) -> io::Result<u64> {
-            Ok(from)
-        }
-
-        fn next_hole(&self, _: u64, end: u64) -> io::Result<u64> {
-            Ok(end)
         }
     }
 
@@ -307,24 +298,36 @@ mod loom_tests {
         }
     }
 
-    /// One queue reads while another one, with a mark or without, writes, and somebody cuts the
-    /// file to a block.
-    fn read_beside_a_cut(has_mark: bool) {
+    fn check(body: impl Fn() + Sync + Send + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
-        builder.check(move || {
+        builder.check(body);
+    }
+
+    /// A queue reads while another thread does `write`, and a third one cuts the file to a block.
+    fn read_beside_a_cut(
+        length: Arc<Length>,
+        reader: &mut Mark,
+        write: impl FnOnce(&Model) + 'static,
+    ) {
+        let model = Arc::new(Model { file: Blocks(Mutex::new(BLOCKS)), length });
+        let [writing, cutting] = [model.clone(), model.clone()];
+        let writing = loom::thread::spawn(move || write(&writing));
+        let cutting = loom::thread::spawn(move || *cutting.file.0.lock().unwrap() = 1);
+        model.read(reader);
+        writing.join().unwrap();
+        cutting.join().unwrap();
+    }
+
+    /// The other queue has a mark or not.
+    fn check_queue(has_mark: bool) {
+        check(move || {
             let length = Length::new(BLOCKS);
-            let model = Arc::new(Model { file: Blocks(Mutex::new(BLOCKS)), length });
-            let mut reader = Mark::new(model.length.clone());
-            let idle = (!has_mark).then(|| Mark::new(model.length.clone()));
-            let writer = Mark::new(model.length.clone());
+            let mut reader = Mark::new(length.clone());
+            let idle = (!has_mark).then(|| Mark::new(length.clone()));
+            let writer = Mark::new(length.clone());
             assert_eq!(writer.number.is_some(), has_mark);
-            let [writing, cutting] = [model.clone(), model.clone()];
-            let writing = loom::thread::spawn(move || writing.write(writer));
-            let cutting = loom::thread::spawn(move || *cutting.file.0.lock().unwrap() = 1);
-            model.read(&mut reader);
-            writing.join().unwrap();
-            cutting.join().unwrap();
+            read_beside_a_cut(length, &mut reader, |model| model.write(writer));
             drop(idle);
         });
     }
@@ -333,35 +336,27 @@ mod loom_tests {
     /// one before, and leaves it.
     #[test]
     fn loom_length_of_a_file_opened_again() {
-        let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = Some(3);
-        builder.check(|| {
+        check(|| {
             let (before, length) = (Length::new(BLOCKS), Length::new(BLOCKS));
             let doubt = Doubt::of(length.clone());
-            let model = Arc::new(Model { file: Blocks(Mutex::new(BLOCKS)), length });
-            let (mut reader, writer) = (Mark::new(model.length.clone()), Mark::new(before));
-            let [writing, cutting] = [model.clone(), model.clone()];
-            let writing = loom::thread::spawn(move || {
-                writing.write(writer);
+            let (mut reader, writer) = (Mark::new(length.clone()), Mark::new(before));
+            read_beside_a_cut(length, &mut reader, |model| {
+                model.write(writer);
                 if !mutated!("length_left_unseen") {
-                    writing.length.look(&writing.file);
+                    model.length.look(&model.file);
                 }
                 drop(doubt);
             });
-            let cutting = loom::thread::spawn(move || *cutting.file.0.lock().unwrap() = 1);
-            model.read(&mut reader);
-            writing.join().unwrap();
-            cutting.join().unwrap();
         });
     }
 
     #[test]
     fn loom_length_of_a_queue_with_a_mark() {
-        read_beside_a_cut(true);
+        check_queue(true);
     }
 
     #[test]
     fn loom_length_of_a_queue_without_a_mark() {
-        read_beside_a_cut(false);
+        check_queue(false);
     }
 }

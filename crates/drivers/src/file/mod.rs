@@ -42,6 +42,8 @@ mod queue;
 mod reopen;
 mod shared;
 mod system;
+#[cfg(test)]
+mod testing;
 mod transfer;
 
 pub use backing::Backing;

@@ -3,7 +3,6 @@
 mod apart;
 mod attributes;
 mod busy;
-mod env;
 pub(crate) mod fake;
 mod flush;
 mod interleaved;
@@ -17,21 +16,24 @@ mod timeout;
 mod timing;
 mod together;
 
-pub(crate) use env::with_env;
-
 use crate::queue::{QueueOptions, RequestQueue};
 use crate::scheduler::SchedulerKind;
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, Env, IoBuf, Op, Sector, Status,
 };
 use fake::{Answer, Fake, Seen, Setup, Stage};
 use std::sync::Arc;
 
 const ENGINES: [Engine; 2] = [Engine::Auto, Engine::Plain];
 const MS: u64 = 1_000_000;
+
+/// Runs `test` in the environment of a new context.
+pub(crate) fn with_env(test: impl FnOnce(&mut Env) + Send + 'static) {
+    drystone_testkit::device::with_env(ManualClock::new(1), Engine::Plain, test);
+}
 
 /// One context on a queue in front of a fake driver, with a clock that the test moves.
 struct Rig {

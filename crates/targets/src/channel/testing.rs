@@ -4,14 +4,11 @@ use crate::area::Area;
 use crate::shared::{Shared, VolumeOptions};
 use crate::table::{Line, Table, TargetSpec};
 use drystone_core::clock::ManualClock;
-use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
-use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
-use drystone_core::stats::DiskStats;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioList, Channel, ContextSet, Device, DeviceInfo, Env, Error, Extent, Limits, Op, Result,
+    Bio, BioList, Channel, ContextSet, Device, DeviceInfo, Env, Extent, Limits, Op, Result,
     SECTOR_SIZE, Status,
 };
 use std::sync::{Arc, Mutex};
@@ -34,6 +31,9 @@ struct TestChannel {
 }
 
 impl Device for TestDevice {
+    drystone_testkit::no_statistics!();
+    drystone_testkit::no_attributes!();
+
     fn info(&self) -> DeviceInfo {
         let limits = Limits { write_cache: true, ..Limits::default() };
         DeviceInfo { name: "m".to_owned(), kind: "test", size_bytes: 1 << 20, limits }
@@ -46,22 +46,6 @@ impl Device for TestDevice {
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
         Ok(vec![Extent::data(offset, length)])
-    }
-
-    fn stats(&self) -> DiskStats {
-        DiskStats::default()
-    }
-
-    fn latencies(&self, _group: OpGroup) -> Snapshot {
-        Snapshot::default()
-    }
-
-    fn attribute(&self, _name: &str) -> Option<String> {
-        None
-    }
-
-    fn set_attribute(&self, _name: &str, _value: &str) -> Result<()> {
-        Err(Error::invalid("there are none"))
     }
 }
 

@@ -4,6 +4,7 @@ use super::fault_ring::{Fault, FaultRing, Faults};
 use super::opening::byte_lock;
 use super::retired::is_open;
 use super::*;
+use crate::file::testing::all_data;
 use drystone_core::clock::SystemClock;
 use drystone_core::error::ErrorKind;
 use drystone_core::ring::{self, FileOp};
@@ -200,16 +201,14 @@ fn a_flush_that_fails_late_is_not_forgotten() {
 struct Losing(Arc<Flag>, fn());
 
 impl Backing for Losing {
+    all_data!();
+
     fn descriptor(&self) -> std::os::fd::RawFd {
         -1
     }
 
     fn size(&self) -> std::io::Result<u64> {
         Ok(MIB)
-    }
-
-    fn extend(&self, _bytes: u64) -> std::io::Result<()> {
-        Err(std::io::ErrorKind::Unsupported.into())
     }
 
     fn sync(&self) -> std::io::Result<()> {
@@ -222,14 +221,6 @@ impl Backing for Losing {
 
     fn reopened(&self) -> Option<Box<dyn Backing>> {
         Some(Box::new(Losing(self.0.clone(), self.1)))
-    }
-
-    fn next_data(&self, from: u64, _end: u64) -> std::io::Result<u64> {
-        Ok(from)
-    }
-
-    fn next_hole(&self, _from: u64, end: u64) -> std::io::Result<u64> {
-        Ok(end)
     }
 }
 
