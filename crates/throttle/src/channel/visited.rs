@@ -188,8 +188,10 @@ mod tests {
         };
         assert!(granted_by_new_run().is_empty());
         assert_eq!(granted_by_new_run(), [new, new]);
-        visited.add(&scene.lane(old), 1);
         visited.run_new(&mut scene.dispatcher(NOW));
-        assert!(scene.port.granted.take().is_empty(), "nothing was published since");
+        visited.add(&scene.lane(old), 1);
+        scene.publish(new);
+        visited.run_new(&mut scene.dispatcher(NOW));
+        assert!(scene.port.granted.take().is_empty(), "the channel published nothing since");
     }
 }
