@@ -221,10 +221,10 @@ mod tests {
             let ends = over.clone();
             run.world.spawn("load", move || {
                 inside.sleep(1_000_000);
-                busy.end_control();
+                busy.end_load();
                 inside.sleep(1_000_000);
                 ends.set(true);
-                busy.end_load();
+                busy.end_control();
             });
             Shutdown::new(run, start).finish_work();
             assert!(over.get());
