@@ -280,7 +280,7 @@ os._exit(0)"
     await_that(|| server.ask(&["md", "detail", "array"]).ok().contains("no room"));
     server.signal("TERM");
     await_that(|| server.messages().contains("array `array`: writes wait for room on m"));
-    assert!(server.messages().contains("to stop once more gives them up"));
+    assert!(server.messages().contains("stop the server once more to give these writes up"));
     assert!(server.is_running(), "nothing is given up");
     std::fs::remove_file(filler).expect("the filler");
     assert!(server.wait().success(), "{}", server.messages());

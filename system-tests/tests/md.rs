@@ -248,12 +248,9 @@ fn what_would_do_harm_is_refused_in_a_sentence() {
 
     for (line, sentence) in [
         ("md detail arry", "there is no device `arry`: did you mean `array`?"),
-        (
-            "md detail /dev/md0",
-            "`/dev/md0` is no array's name: here it is that of its device in the stack",
-        ),
+        ("md detail /dev/md0", "`/dev/md0` is a path of Linux, not an array of this server"),
         ("md fail /dev/md/array m0", "as `drystone md status` shows it"),
-        ("md status m0", "`m0` is a file device, no array"),
+        ("md status m0", "`m0` is a file device, not an array"),
         ("md fail array r", "r is no device of array"),
         ("md fail array m7", "there is no device `m7`: did you mean"),
         ("md remove array m0", "m0 is in use: fail it before it is removed"),

@@ -216,7 +216,7 @@ fn what_makes_no_array_is_refused_in_a_sentence() {
     }
     std::fs::write(folder.path().join("m1.img"), vec![0; 8 << 20]).expect("it is written");
     let message = Server::spawn_in(&folder, &stack::array("raid5", 3, "8MiB", ""), &[]).refusal();
-    assert!(message.contains("`m1` is of no array, but other members are"), "{message}");
+    assert!(message.contains("`m1` belongs to no array, but other members do"), "{message}");
 }
 
 /// A refusal names the missing part of a member, and the key that starts the array without it. With

@@ -145,8 +145,8 @@ impl Client {
         let line = request(command, arguments) + "\n";
         if line.len() > MAX_LINE_BYTES {
             return Err(Failure::Refused(format!(
-                "`{command}` would take a request of {} bytes, of which a server reads \
-                 {MAX_LINE_BYTES}: write less, as without comments",
+                "the request of `{command}` has {} bytes, and a server reads at most \
+                 {MAX_LINE_BYTES}: shorten it, for example by its comments",
                 line.len()
             )));
         }
@@ -165,7 +165,7 @@ impl Client {
                 let seconds = time.as_secs();
                 format!("does not answer within {seconds} s; it is stopped or overloaded")
             }
-            _ => format!("broke off: {error}"),
+            _ => format!("gave no usable answer: {error}"),
         };
         Failure::Refused(format!("the server at {}{holder} {what}", self.path.display()))
     }
@@ -189,7 +189,7 @@ impl Client {
                 return Ok(String::from_utf8_lossy(&answer).into_owned());
             }
             if answer.len() as u64 > MAX_ANSWER_BYTES {
-                return Err(io::Error::other("its answer is too long"));
+                return Err(io::Error::other("the answer is too long"));
             }
         }
     }
@@ -198,7 +198,9 @@ impl Client {
 /// An answer as the type that this version knows.
 pub fn read<T: DeserializeOwned>(value: Value) -> Result<T, Failure> {
     serde_json::from_value(value).map_err(|error| {
-        Failure::Refused(format!("the server is of another version: its answer has {error}"))
+        Failure::Refused(format!(
+            "the server has another version, and its answer cannot be read: {error}"
+        ))
     })
 }
 

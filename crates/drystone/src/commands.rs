@@ -266,8 +266,9 @@ pub fn bench(args: &BenchArgs) -> Result<(), Failure> {
 
 fn bench_subject(args: &BenchArgs) -> Result<Subject, Failure> {
     if let Some(text) = &args.device {
-        let base = std::env::current_dir()
-            .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
+        let base = std::env::current_dir().map_err(|error| {
+            Failure::Refused(format!("the current folder cannot be found: {error}"))
+        })?;
         return DeviceSpec::parse(text, &base)
             .map(|spec| Subject::Device(Box::new(spec)))
             .map_err(|report| Failure::Report(report.render(colour())));

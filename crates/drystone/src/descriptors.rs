@@ -41,11 +41,9 @@ pub fn shortage(stack: &StackSpec, threads: u32, limit: u64) -> Option<String> {
     let needed = clients + own + RESERVE;
     (needed > limit && !listeners.is_empty()).then(|| {
         format!(
-            "as many clients as max_connections allows need {needed} file descriptors, and the \
-             process \
-             may have {limit}: further ones are closed at once; lower max_connections, or raise \
-             the hard \
-             limit (ulimit -Hn, LimitNOFILE= of systemd)"
+            "max_connections allows clients that need {needed} file descriptors together, but the \
+             process may have only {limit}: clients beyond that are disconnected at once; lower \
+             max_connections, or raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd)"
         )
     })
 }

@@ -224,7 +224,10 @@ struct Target<'a> {
 /// Opens what a log is replayed to.
 fn target(log: &Path, to: &Path) -> Result<OfflineFile, Failure> {
     if identity(log) == identity(to) {
-        return Err(Failure::Refused(format!("{}: that is the log itself", to.display())));
+        return Err(Failure::Refused(format!(
+            "{} is the log itself: name the device to write to",
+            to.display()
+        )));
     }
     OfflineFile::open(to, false).map_err(|error| match error.kind {
         ErrorKind::NotFound => {

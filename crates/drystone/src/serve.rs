@@ -106,10 +106,9 @@ pub fn serve(options: &ServeOptions, start: Start) -> Result<(), Failure> {
     }
     signal.wait();
     output::note(&format!(
-        "stopping: flushing devices; I/O that does not end is given up {0} s after files are no \
-         longer in use, or when \
-         none has ended for {0} s ({1} s while there is a flush). Press Ctrl-C again to quit at \
-         once (unflushed data may be lost).",
+        "stopping: flushing devices. The server waits for files that are in use. It gives up I/O \
+         that does not end within {} s ({} s with a flush). Press Ctrl-C again to quit at once; \
+         unflushed data may then be lost.",
         STOP_LIMIT.as_secs(),
         FLUSH_LIMIT.as_secs()
     ));
@@ -213,7 +212,7 @@ fn disks(folder: &Path) -> impl Iterator<Item = PathBuf> {
 }
 
 fn current_folder() -> Result<PathBuf, Failure> {
-    let refused = |error| Failure::Refused(format!("the current folder: {error}"));
+    let refused = |error| Failure::Refused(format!("the current folder cannot be found: {error}"));
     std::env::current_dir().map_err(refused)
 }
 

@@ -94,7 +94,7 @@ impl Server {
         let pause_of_start: SleepFn = Box::new(pause);
         stack.await_arrays(&pause_of_start);
         let teller = Teller::start(stack.event_reader(), stack.clock().clone());
-        let teller = teller.context("cannot start the thread that tells events")?;
+        let teller = teller.context("cannot start the thread that reports events")?;
         let opened = open_contexts(stack.contexts(), stack.engine(), threads)?;
         let inboxes = opened.iter().map(|cx| Inbox::new(cx.handle().clone())).collect();
         let (locks, workers) = (stack.locks().counters(), Vec::new());
@@ -179,8 +179,8 @@ impl Server {
         }
         if let Some(error) = unregistered {
             output::note(&format!(
-                "{error}; buffers stay unregistered, which costs direct I/O some speed \
-                 (see the limit of locked memory, ulimit -l)"
+                "{error}; buffers stay unregistered, which makes direct I/O slower: see the limit \
+                 of locked memory (ulimit -l)"
             ));
         }
         Ok(())
@@ -192,9 +192,8 @@ impl Server {
         move |limit| {
             let _held = ending.leave();
             output::error(&format!(
-                "I/O did not end in {} s and is given up: what was not flushed may be lost, and \
-                 arrays \
-                 that were not stopped are resynchronised at the next start",
+                "I/O did not end in {} s and is given up. Unflushed data may be lost. Arrays that \
+                 were not stopped are resynchronised at the next start.",
                 limit.as_secs()
             ));
             std::process::exit(1);
@@ -230,7 +229,9 @@ impl Server {
         let failed = ended.filter(Result::is_err).count();
         match failed {
             0 => Ok(()),
-            failed => Err(anyhow!("{failed} data threads ended by a panic")),
+            failed => {
+                Err(anyhow!("{failed} data threads ended by a panic, which is a bug of Drystone"))
+            }
         }
     }
 }
@@ -274,7 +275,9 @@ impl ServerHandle for Server {
 
 fn or_without_limit(started: io::Result<StopLimit>) -> Option<StopLimit> {
     let without = |why: &io::Error| {
-        output::warning(&format!("the stop has no time limit, for want of a thread: {why}"));
+        output::warning(&format!(
+            "the stop has no time limit, because its thread cannot be started: {why}"
+        ));
     };
     started.inspect_err(without).ok()
 }
@@ -290,7 +293,7 @@ impl Room {
     fn look(&mut self, stack: &LiveStack) -> bool {
         let texts = stack.without_room();
         for text in texts.iter().filter(|text| !self.told.contains(text)) {
-            output::warning(&format!("{text}; to stop once more gives them up"));
+            output::warning(&format!("{text}; stop the server once more to give these writes up"));
         }
         self.told = texts;
         !self.told.is_empty()

@@ -140,7 +140,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .map_err(|error| io::Error::new(error.kind(), format!("its lock file {shown}: {error}")))?;
     let (meta, own) = (file.metadata()?, rustix::process::geteuid().as_raw());
     let why = match meta.is_file() {
-        false => "is no file".to_owned(),
+        false => "is not a file".to_owned(),
         true if meta.uid() != own => format!("belongs to user {}, not to {own}", meta.uid()),
         true if meta.mode() & 0o077 != 0 => "can be opened by other users".to_owned(),
         true => return Ok(file),

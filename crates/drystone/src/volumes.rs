@@ -182,7 +182,8 @@ pub fn run(command: &VolumeCommand) -> Result<(), Failure> {
         C::Info { name, client } => info(&mut Request::about("info", name.as_deref()), client),
         C::Reload { name, table, now, within, force, client } => {
             if within.timeout.is_some() && !now {
-                let text = "--timeout is for how long --now waits: add --now, or leave it out";
+                let text = "--timeout limits how long --now waits: add --now, or leave --timeout \
+                            out";
                 return Err(Failure::Usage(text.to_owned()));
             }
             let mut request = Request::new("reload", name);
@@ -264,7 +265,8 @@ impl TableArgs {
         match &self.table_file {
             Some(path) => read(path),
             None if self.table.is_empty() => Err(Failure::Usage(format!(
-                "which table? --table LINE, or --table-file FILE (- is the standard input){or}"
+                "no table is given: add --table LINE, or --table-file FILE (- is the standard \
+                 input){or}"
             ))),
             None => Ok(self.table.join("\n")),
         }

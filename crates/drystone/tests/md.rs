@@ -145,6 +145,26 @@ fn options_are_those_of_mdadm() {
     assert_eq!(start(folder.path(), &["d0", "d5"]), Ok(Start::Degraded { unexpected: None }));
 }
 
+/// The last member of a new array is a spare until a start has rebuilt it: it is not missing.
+#[test]
+fn a_member_that_a_spare_becomes_is_not_called_missing() {
+    let folder = folder_with(&[8 * MIB; 3]);
+    done(folder.path(), "create -l 5 -n 3 d0 d1 d2");
+    let stack = done(folder.path(), "assemble --print d0 d1 d2");
+    for line in [
+        "# member 2: to be rebuilt on a spare, until then computed from the others\n",
+        "# spare: d2\n",
+        "    # member 2 is to be rebuilt on a spare\n",
+    ] {
+        assert!(stack.contains(line), "{line}{stack}");
+    }
+    assert!(!stack.contains("missing"), "{stack}");
+    // Without the spare it is.
+    let stack = done(folder.path(), "assemble --print d0 d1");
+    assert!(stack.contains("# member 2: missing, computed from the others\n"), "{stack}");
+    assert!(stack.contains("    # member 2 is missing\n"), "{stack}");
+}
+
 #[test]
 fn what_is_in_use_or_holds_something_is_refused() {
     let folder = folder_with(&[64 * MIB; 4]);

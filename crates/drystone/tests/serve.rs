@@ -433,7 +433,7 @@ fn a_script_reads_addresses_as_json() {
     std::io::Read::read_to_string(&mut out, &mut rest).unwrap();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut errors).unwrap();
     assert_eq!(rest, "stopped Drain\n", "the line is all that it prints");
-    assert!(errors.starts_with("note: stopping: flushing devices;"), "{errors}");
+    assert!(errors.starts_with("note: stopping: flushing devices. "), "{errors}");
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
@@ -570,7 +570,7 @@ fn a_stop_ends_although_members_hang() {
     assert_eq!(server.status(), Some(1), "{said}");
     // 600 s where the flush was seen to have begun, 120 s where the machine was too slow for that.
     let sentence = said.lines().find(|line| line.starts_with("error: I/O did not end in "));
-    assert!(sentence.is_some_and(|line| line.contains(" s and is given up: ")), "{said}");
+    assert!(sentence.is_some_and(|line| line.contains(" s and is given up. ")), "{said}");
 }
 
 fn a_live_socket_is_refused_with_its_holder() {

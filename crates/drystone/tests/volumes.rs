@@ -87,19 +87,19 @@ fn tables_come_from_files_and_the_standard_input() {
     let words = ["create", "y", "--table-file", "-", "--force"];
     assert_eq!(good(&words, server.feed(&words, &many)), "");
     assert_eq!(server.ok(&["table", "y"]), many);
-    bad(&words, server.feed(&words, &"#".repeat(2 << 20)), 1, "of which a server reads 524288");
+    bad(&words, server.feed(&words, &"#".repeat(2 << 20)), 1, "a server reads at most 524288");
     server.refuses(&["create", "z", "--table-file", "none"], 1, "cannot read the table from none");
     fs::write(at.join("long"), "# a comment\n".repeat(50_000)).unwrap();
-    server.refuses(&["create", "z", "--table-file", "long"], 1, "of which a server reads 524288");
+    server.refuses(&["create", "z", "--table-file", "long"], 1, "a server reads at most 524288");
     server.refuses(&["create", "z", "--table-file", "."], 1, "directory");
-    server.refuses(&["create", "z"], 2, "which table? --table LINE");
+    server.refuses(&["create", "z"], 2, "no table is given: add --table LINE");
     server.refuses(&["create", "z", "--table", "0 8 zero", "--notable"], 2, "cannot be used with");
     server.refuses(
         &["create", "z", "--table", "0 8 zero", "--table-file", "t"],
         2,
         "cannot be used",
     );
-    server.refuses(&["reload", "x"], 2, "which table?");
+    server.refuses(&["reload", "x"], 2, "no table is given");
 }
 
 #[test]

@@ -107,7 +107,8 @@ pub static ATTRIBUTES: &[Attribute] = &[
     setting(&IO_POLL),
     shown(
         "queue/poll_stat",
-        "A line for each poll queue: how often it was to be polled, was, and with success.",
+        "A line for each poll queue: how many polls were asked for, were made, and found \
+         something.",
     ),
     setting(&HW_QUEUES_SETTING),
     settable("submit_queues", HW_QUEUES, "null: another name of queue/hw_queues."),

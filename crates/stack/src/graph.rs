@@ -289,10 +289,13 @@ pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
 /// A warning of a time-out that is shorter: `device` is `member` of `array`, or below it.
 pub fn short_timeout(device: &str, (member, array): (&str, &str)) -> String {
     if device == member {
-        return format!("`{device}` may fail as a member of `{array}` at its first hiccup");
+        return format!(
+            "the array `{array}` may fail its member `{device}` after one slow request"
+        );
     }
     format!(
-        "`{member}` may fail as a member of `{array}` at the first hiccup of `{device}` below it"
+        "the array `{array}` may fail its member `{member}` after one slow request of `{device}` \
+         below it"
     )
 }
 
@@ -320,7 +323,7 @@ pub fn array_above(
 }
 
 /// The time that it should be.
-pub const MEMBER_TIMEOUT_HINT: &str = "take 1s or more; the default is 30s";
+pub const MEMBER_TIMEOUT_HINT: &str = "set io_timeout to 1s or more; the default is 30s";
 
 fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
     for device in stack.devices.iter().filter(|device| {

@@ -31,9 +31,8 @@ pub enum LoadError {
     },
     /// The file is no text.
     #[error(
-        "{} is no stack file: not a text: byte {offset} is not UTF-8, or 0; to serve an image, \
-         name it in a stack \
-         file: a section [device.NAME] with type = \"file\" and its path",
+        "{} is not a stack file: its byte {offset} is 0 or not UTF-8; to serve an image, name its \
+         path in a stack file, in a section [device.NAME] with type = \"file\"",
         one_line(&path.display().to_string())
     )]
     NotText {

@@ -72,7 +72,7 @@ fn arrays() {
         wrong("raid_devices", "200", "200", "from 2 to 128"),
         wrong("layout", "\"ddf-N-restart\"", "raid5 has no layout", "md(4)"),
         wrong("layout", "\"left-symetric\"", "left-symetric", "left-symmetric"),
-        wrong("uuid", "\"1234\"", "no array's uuid", "four groups"),
+        wrong("uuid", "\"1234\"", "not the UUID of an array", "four groups"),
         wrong("stripe_cache_size", "16", "16", "from 17 to 32768"),
         wrong("logical_block_size", "4096", "of its members", "below it"),
         ("[device.d]\ntype = \"raid5\"".into(), 1, 9, "d", "has no `members`", ""),
@@ -496,7 +496,7 @@ fn members_that_fail_at_each_hiccup_are_a_warning() {
         ["md", "alone"].map(|d| format!("[export.{d}]\ndevice = \"{d}\"\nnbd = \"unix:{d}\"\n"));
     let stack = check(&(members + array + &exports.concat())).unwrap();
     let warnings: Vec<_> = stack.warnings.iter().map(|w| (w.line, w.message.as_str())).collect();
-    assert_eq!(warnings, [(8, "`b` may fail as a member of `md` at its first hiccup")]);
+    assert_eq!(warnings, [(8, "the array `md` may fail its member `b` after one slow request")]);
     // Below volumes, one on another; and a mirror's member that is a volume.
     let volume = |name: &str, below: &str| {
         format!("[device.{name}]\ntype = \"linear\"\nmembers = [\"{below}\"]\n")
@@ -510,7 +510,7 @@ fn members_that_fail_at_each_hiccup_are_a_warning() {
         + &exports[0];
     let stack = check(&text).unwrap();
     let warnings: Vec<_> = stack.warnings.iter().map(|w| (w.line, w.message.as_str())).collect();
-    let below = "`high` may fail as a member of `md` at the first hiccup of `a` below it";
+    let below = "the array `md` may fail its member `high` after one slow request of `a` below it";
     assert_eq!(warnings, [(4, below)]);
 }
 
@@ -556,8 +556,8 @@ fn flakeys() {
         (features("1 error_reads 5"), 3, 21, "1", "means 1 words, but 2 follow", "all words"),
         (features("1 drop_write"), 3, 23, "drop_write", "not a feature", "mean `drop_writes`?"),
         (features("2 drop_writes drop_writes"), 3, 35, "drop_writes", "given twice", "once"),
-        (features("2 drop_writes error_writes"), 3, 35, "error_writes", "cannot stand", "dropped"),
-        (features("2 error_writes drop_writes"), 3, 36, "drop_writes", "cannot stand", "dropped"),
+        (features("2 drop_writes error_writes"), 3, 35, "error_writes", "contradicts", "dropped"),
+        (features("2 error_writes drop_writes"), 3, 36, "drop_writes", "contradicts", "dropped"),
         (features("1 corrupt_bio_byte"), 3, 23, "corrupt_bio_byte", "too few", "BYTE r|w VALUE 0"),
         (features("4 corrupt_bio_byte 1 r 1"), 3, 23, "corrupt_bio_byte", "too few", ""),
         (features("5 corrupt_bio_byte 0 r 1 0"), 3, 40, "0", "not the number of a byte", "from 1"),
@@ -570,7 +570,7 @@ fn flakeys() {
             3,
             35,
             "corrupt_bio_byte",
-            "cannot stand",
+            "contradicts",
             "drop_writes leaves nothing to corrupt",
         ),
         (
@@ -578,7 +578,7 @@ fn flakeys() {
             3,
             48,
             "error_writes",
-            "cannot stand",
+            "contradicts",
             "error_writes leaves nothing to corrupt",
         ),
         (features("1 random_read_corrupt"), 3, 23, "random_read_corrupt", "too few", "PROBABILITY"),

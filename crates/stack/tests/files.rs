@@ -218,12 +218,12 @@ fn unreadable_files_say_why() {
     assert!(error.contains("none.toml: No such file"), "{error}");
     fs::write(folder.path().join("b.toml"), b"a = \"\xff\"").unwrap();
     let error = load(&folder.path().join("b.toml")).unwrap_err().to_string();
-    assert!(error.contains("byte 5 is not UTF-8"), "{error}");
+    assert!(error.contains("its byte 5 is 0 or not UTF-8"), "{error}");
     // An image, of which the beginning is zeroes.
     fs::write(folder.path().join("disk.img"), [0; 512]).unwrap();
     let error = load(&folder.path().join("disk.img")).unwrap_err().to_string();
-    assert!(error.contains("disk.img is no stack file: not a text: byte 0 is"), "{error}");
-    assert!(error.contains("type = \"file\" and its path"), "{error}");
+    assert!(error.contains("disk.img is not a stack file: its byte 0 is"), "{error}");
+    assert!(error.contains("name its path in a stack file"), "{error}");
     fs::write(folder.path().join("big.toml"), vec![b' '; (16 << 20) + 1]).unwrap();
     let error = load(&folder.path().join("big.toml")).unwrap_err().to_string();
     assert!(error.contains("at most 16777216 bytes"), "{error}");

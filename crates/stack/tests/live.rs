@@ -442,8 +442,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
         serde_json::from_str::<serde_json::Value>(&line).unwrap()["result"].take()
     };
     let told = set("a1", "queue/io_timeout", "1");
-    let text = "`a1` may fail as a member of `array` at its first hiccup: take 1s or more; the \
-        default is 30s";
+    let text = "the array `array` may fail its member `a1` after one slow request: set io_timeout to \
+        1s or more; the default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"1".into(), &text.into()));
     for (device, attribute, value) in [
         ("a1", "queue/io_timeout", "1000"),
@@ -459,13 +459,13 @@ fn a_member_that_is_made_impatient_is_a_warning() {
     }
     // One below a member, by two volumes.
     let told = set("deep", "queue/io_timeout", "20");
-    let text = "`high` may fail as a member of `other` at the first hiccup of `deep` below it: \
-        take 1s or more; the default is 30s";
+    let text = "the array `other` may fail its member `high` after one slow request of `deep` below \
+        it: set io_timeout to 1s or more; the default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"20".into(), &text.into()));
     // One that was impatient before it became a member.
     let made = Control::new(&runtime, &server)
         .handle(&request("md-add", &[("device", "array"), ("member", "alone")]));
-    assert!(made.contains("`alone` may fail as a member of `array`"), "{made}");
+    assert!(made.contains("the array `array` may fail its member `alone`"), "{made}");
 }
 
 #[test]
@@ -586,7 +586,7 @@ fn arrays_are_found_again_and_never_made_of_what_was_there() {
     };
     blank(1);
     let members = "[\"d2\", \"d0\", \"d1\"]";
-    refused(folder.path(), &array(""), members, &["`d1`", "of no array"]);
+    refused(folder.path(), &array(""), members, &["`d1`", "belongs to no array"]);
     [0, 2].into_iter().for_each(blank);
     refused(folder.path(), &array(""), members, &["hold no array"]);
     // Foreign contents are named.

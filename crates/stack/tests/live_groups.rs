@@ -111,7 +111,8 @@ fn whoever_uses_a_group_is_named() {
     let missing = "there is no group `t/b`: did you mean `t/a`?";
     refused(remove("t/b"), Refused::NotFound, missing);
     refused(runtime.create_group("t/a"), Refused::Exists, "there is a group `t/a` already");
-    let parent = "there is no group `tt` to make `tt/x` in: did you mean `t`?";
+    let parent = "there is no group `tt` to make `tt/x` in: did you mean `t`? `drystone group \
+        create tt` makes it";
     refused(runtime.create_group("tt/x"), Refused::NotFound, parent);
 }
 

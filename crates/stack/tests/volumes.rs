@@ -343,7 +343,7 @@ fn sectors_are_shared_only_by_force() {
     rig.create("x", "0 64 linear b 0").unwrap();
     rig.reload("x", "0 64 linear b 100").unwrap();
     let shared = |table| Change::Create { table: Some(table), read_only: false, force: false };
-    let sentence = "sectors 0 to 63 of `b` are used by `x`; with --force";
+    let sentence = "sectors 0 to 63 of `b` are used by `x`; --force takes the table anyway";
     rig.refuses("w", shared("0 1024 linear b 0"), Refused::BadTable, sentence);
     let sentence = "sectors 163 to 163 of `b` are used by `x`";
     rig.refuses("w", shared("0 8 linear b 163"), Refused::BadTable, sentence);
@@ -395,7 +395,7 @@ fn a_suspension_that_takes_too_long_is_taken_back() {
     user.submit(Bio::read(Sector(0), IoBuf::zeroed(512)));
     user.submit(Bio::read(Sector(0), IoBuf::zeroed(512)));
     rig.reload("high", "0 64 zero").unwrap();
-    let sentence = "`high` does not get quiet within 1s: 2 reads and 1 write are in flight";
+    let sentence = "I/O of `high` has not ended within 1s: 2 reads and 1 write are in flight";
     for change in [Change::Suspend { within: Some(SECOND) }, Change::Resume { within: SECOND }] {
         let before = rig.clock_now();
         rig.refuses("high", change, Refused::TimedOut, sentence);
@@ -726,9 +726,9 @@ fn a_log_is_marked_by_messages_and_ends_with_its_table() {
     for (sector, text, why) in [
         (0, "mark x", "target `zero` at sector 0 of `w` takes no messages"),
         (1032, "mark x", "`w` has no sector 1032"),
-        (8, "mark", "takes mark NAME, one word"),
-        (8, "mark a b", "takes mark NAME, one word"),
-        (8, "make a", "`make a` is no message"),
+        (8, "mark", "write mark NAME"),
+        (8, "mark a b", "write mark NAME"),
+        (8, "make a", "`make a` is not a message"),
     ] {
         let refused = if sector == 1032 { Refused::BadTable } else { Refused::Unsupported };
         rig.refuses("w", message(sector, text), refused, why);

@@ -193,7 +193,7 @@ fn a_path_that_another_server_has_is_refused() {
     files.server.signal("STOP");
     let told = second();
     files.server.signal("CONT");
-    assert!(told.contains("vol.img does not answer: let its server go on"), "{told}");
+    assert!(told.contains("vol.img does not answer: continue its server"), "{told}");
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 

@@ -45,7 +45,7 @@ fn read(cx: &mut Context, index: DevIndex, from: u64, bytes: u64) -> anyhow::Res
     let bio = done.pop().context("a read has not come back")?;
     ensure!(
         bio.status.is_ok(),
-        "cannot look what is on the device (--force does without): {}",
+        "cannot read what is on the device: {}; --force overwrites it unseen",
         failure(&bio)
     );
     Ok(bio.buf().map_or_else(Vec::new, |buf| buf.to_vec()))

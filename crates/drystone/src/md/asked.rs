@@ -80,9 +80,8 @@ fn check_name(name: &str) -> Result<(), Failure> {
     match name.starts_with("/dev/") {
         false => Ok(()),
         true => Err(Failure::Usage(format!(
-            "`{name}` is no array's name: here it is that of its device in the stack, as `drystone \
-             md status` \
-             shows it"
+            "`{name}` is a path of Linux, not an array of this server: name the array as `drystone \
+             md status` shows it"
         ))),
     }
 }
@@ -96,7 +95,7 @@ pub fn names(answer: &Value) -> Vec<&str> {
 /// A word as a path from the root, since the server may run in another folder.
 pub fn path(word: &str) -> Result<String, Failure> {
     if word.is_empty() {
-        let text = "a device is an empty word, expected its name or a path";
+        let text = "a device is given as an empty word: write its name or its path";
         return Err(Failure::Refused(text.to_owned()));
     }
     let path = absolute(word).map_err(|error| Failure::Refused(format!("{word}: {error}")))?;

@@ -49,8 +49,9 @@ pub fn name_of(images: &Images) -> String {
 
 /// The stack that a text describes, in the current folder.
 pub fn checked(name: &str, text: String) -> Result<StackSpec, Failure> {
-    let base = std::env::current_dir()
-        .map_err(|error| Failure::Refused(format!("the current folder: {error}")))?;
+    let base = std::env::current_dir().map_err(|error| {
+        Failure::Refused(format!("the current folder cannot be found: {error}"))
+    })?;
     let source = Source { name: format!("the stack of {name}"), text };
     check(name, source, &base).map_err(|report| output::load_failure(LoadError::Invalid(report)))
 }
@@ -135,7 +136,11 @@ fn array_keys(images: &Images, places: &[StackMember<'_>]) -> String {
     }
     for (role, member) in array.members.iter().enumerate() {
         if member.device().is_none() {
-            let what = if *member == Member::Missing { "missing" } else { "left out" };
+            let what = match member {
+                Member::Missing if array.is_left_to_spare(role) => "to be rebuilt on a spare",
+                Member::Missing => "missing",
+                _ => "left out",
+            };
             keys += &format!("    # member {role} is {what}\n");
         }
     }

@@ -148,6 +148,9 @@ impl Images {
             Member::Stale { .. } => format!("stale, {COMPUTED}"),
             Member::Faulty { .. } => format!("failed, {COMPUTED}"),
             Member::Damaged { .. } => format!("damaged, {COMPUTED}"),
+            Member::Missing if self.array.is_left_to_spare(role) => {
+                format!("to be rebuilt on a spare, until then {COMPUTED}")
+            }
             Member::Missing => format!("missing, {COMPUTED}"),
         };
         format!("member {role}: {text}")

@@ -94,7 +94,9 @@ fn devices(client: &mut Client, words: &[String]) -> Result<String, Failure> {
     for word in words {
         let line = if known(word) { word.clone() } else { path(word)? };
         if line.contains('\n') {
-            return Err(Failure::Refused(format!("{word:?} has a line end in its name")));
+            return Err(Failure::Refused(format!(
+                "{word:?} has a line break in its name: rename it, or name a link to it"
+            )));
         }
         lines.push(line);
     }
@@ -128,7 +130,7 @@ fn told(array: &ArrayReport, left_out: usize) -> String {
         text += &format!("{}: left out: {why}\n", array.name);
     }
     if left_out > 0 {
-        text += &format!("{left_out} of the devices named have no part in it.\n");
+        text += &format!("{left_out} of the named devices take no part in it.\n");
     }
     text
 }

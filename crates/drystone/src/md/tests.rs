@@ -225,5 +225,5 @@ fn a_name_in_a_superblock_cannot_forge_lines_or_reach_the_terminal() {
 fn a_device_without_a_word_is_refused() {
     let refused = super::asked::path("").expect_err("a refusal");
     let crate::failure::Failure::Refused(text) = refused else { panic!("it is refused") };
-    assert_eq!(text, "a device is an empty word, expected its name or a path");
+    assert_eq!(text, "a device is given as an empty word: write its name or its path");
 }

@@ -23,12 +23,13 @@ const TABLE: Argument =
 const WITHIN: Argument = optional(
     "timeout",
     TIMEOUT,
-    "How long to wait until the volume is quiet, 30s unless given; then all is as before.",
+    "How long to wait until earlier I/O has ended, 30s unless given; after that all is as before.",
 );
 const FORCE: Argument = optional(
     "force",
     Type::Bool,
-    "Take the table although an export or another table uses the same sectors.",
+    "Take the table although an export or another table uses the same sectors; one may then \
+     overwrite the other's data.",
 );
 
 /// The result of commands that change a volume.
@@ -132,7 +133,7 @@ pub static COMMANDS: &[Command] = &[
             optional(
                 "replaced",
                 Type::Bool,
-                "Also if the path leads to another file, or disk, now.",
+                "Open the path although it leads to another file or disk now.",
             ),
         ],
         result: &[
@@ -193,7 +194,7 @@ pub static COMMANDS: &[Command] = &[
         arguments: &[
             VOLUME,
             TABLE,
-            optional("now", Type::Bool, "Then resume by it."),
+            optional("now", Type::Bool, "Then resume with this table."),
             WITHIN,
             FORCE,
         ],
@@ -270,7 +271,7 @@ pub static COMMANDS: &[Command] = &[
             optional(
                 "force",
                 Type::Bool,
-                "Though it holds a file system or another array, which is lost.",
+                "Add it although it holds a file system or another array; that is lost.",
             ),
         ],
         result: MEMBERS,
@@ -335,7 +336,12 @@ pub static COMMANDS: &[Command] = &[
             ),
             optional("uuid", Type::Text { max: 64 }, "That of the array: others are left out."),
             optional("run", Type::Bool, "Start degraded, without members that are missing."),
-            optional("force", Type::Bool, "Start it although something may be lost."),
+            optional(
+                "force",
+                Type::Bool,
+                "Start it although data may be lost; a start without it is refused and says which \
+                 data.",
+            ),
             optional("read_only", Type::Bool, "Write nothing, to the members neither."),
         ],
         result: MEMBERS,

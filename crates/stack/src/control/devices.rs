@@ -75,8 +75,7 @@ pub(super) fn reopen(control: &Control<'_>, given: &Arguments) -> Result<Value> 
     let (device, replaced) = (given.text("device"), given.is_on("replaced"));
     let has_ended = control.runtime.reopen(device, replaced).map_err(refusal)?;
     let warning = (!has_ended).then_some(
-        "I/O that was under way has not ended: the file that was open before stays open until it \
-         has",
+        "I/O that was under way has not ended yet; until it has, the old file stays open",
     );
     Ok(json!({ "device": device, "warning": warning }))
 }

@@ -46,7 +46,7 @@ pub const CODES: [(&str, &str); 11] = [
         "an export or a table uses the device, or it holds something; or an export, a client or a \
          group below uses the group",
     ),
-    ("timed-out", "the volume did not get quiet in time, or the array did not finish in time"),
+    ("timed-out", "I/O of the volume did not end in time, or the array did not finish in time"),
     (
         "busy",
         "another client is changing the device, the array cannot do it now, or too many clients \

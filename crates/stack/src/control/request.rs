@@ -26,7 +26,7 @@ impl Control<'_> {
         request.check_unique()?;
         let name = request.get("command").map(|name| serde_json::from_str(name.get()));
         let Some(Ok(Value::String(name))) = name else {
-            return Err(ControlError::new("bad-request", "`command` is missing or no text"));
+            return Err(ControlError::new("bad-request", "`command` is missing or is not a text"));
         };
         let arguments = match request.get("arguments") {
             None => Object::empty(),

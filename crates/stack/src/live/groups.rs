@@ -66,7 +66,7 @@ pub(super) fn list(groups: &Groups) -> Vec<GroupSummary> {
 
 /// Makes a group whose path is one.
 pub(super) fn create(groups: &Groups, path: &str) -> Result<(), ChangeError> {
-    groups.create(path).map(drop).map_err(|error| refusal(groups, parent(path), error))
+    groups.create(path).map(drop).map_err(|error| unmade(groups, parent(path), error))
 }
 
 /// Removes a group that nobody uses.
@@ -107,7 +107,7 @@ fn in_use(groups: &Groups, exports: &[ExportSpec], path: &str, error: &GroupErro
 
 /// Changes a group's limits on a device.
 pub(super) fn set(groups: &Groups, path: &str, line: &IoMax) -> Result<MaxLine, ChangeError> {
-    let refused = |error| refusal(groups, path, error);
+    let refused = |error| unmade(groups, path, error);
     groups.set_max(path, &line.device, &line.change).map_err(refused)?;
     let all = groups.io_max(path).map_err(refused)?;
     let limits = all.into_iter().find(|(device, _)| *device == line.device);
@@ -153,6 +153,17 @@ pub(super) fn root_stat(devices: &[DiskStats]) -> GroupStat {
     };
     let io_stat = devices.iter().filter_map(|device| StatLine::new(&device.device, &stat(device)));
     GroupStat { path: String::new(), io_stat: io_stat.collect() }
+}
+
+/// A refusal that also names the command that makes the group `path`, if there is no such one.
+fn unmade(groups: &Groups, path: &str, error: GroupError) -> ChangeError {
+    let is_missing = matches!(error, GroupError::NotFound(_));
+    let mut refusal = refusal(groups, path, error);
+    if is_missing {
+        let mark = if refusal.message.ends_with('?') { "" } else { ":" };
+        refusal.message += &format!("{mark} `drystone group create {path}` makes it");
+    }
+    refusal
 }
 
 /// A refusal of the groups, with the path nearest to `path` if there is no such one.

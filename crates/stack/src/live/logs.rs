@@ -134,7 +134,7 @@ impl<'a> Writer<'a> {
     fn check_time(&self) -> Result<(), String> {
         match self.stack.clock.now() < self.deadline {
             true => Ok(()),
-            false => Err("the log does not take it in time".to_owned()),
+            false => Err("the log has not taken it in time".to_owned()),
         }
     }
 }

@@ -132,7 +132,7 @@ impl Opening<'_> {
         let message = match (foreign, all) {
             (Some((name, what)), _) => holds(&name, what),
             (None, true) => format!("`{}` and the other members hold no array", first.name),
-            (None, false) => format!("`{}` is of no array, but other members are", first.name),
+            (None, false) => format!("`{}` belongs to no array, but other members do", first.name),
         };
         let others = members.iter().zip(&candidates).filter(|(_, found)| !has_none(found));
         let others: Vec<_> = others.map(|(member, _)| member.clone()).collect();
@@ -198,7 +198,7 @@ impl Opening<'_> {
     fn create_line(&self) -> String {
         let disks = self.disks();
         format!(
-            "an array is made of what was there before by `drystone md create --level {} \
+            "make an array of existing files or disks with `drystone md create --level {} \
              --raid-devices {disks} PATH...`",
             self.raid.level.number()
         )
@@ -256,9 +256,8 @@ impl Opening<'_> {
             _ if read_only => &read_line(members),
             // Nothing of it is lost: what is missing is named, and not to be done without.
             Start::Degraded { unexpected: Some(_) } if assembly.has_replaced() => {
-                "name that device in `members`: `drystone md examine PATH` shows of a file or disk \
-                 whether it is; \
-                 only if it is lost, set `run = true`, which starts the array degraded"
+                "name that device in `members`: `drystone md examine PATH` shows whether a file or \
+                 disk is it; if it is lost, set `run = true`, which starts the array degraded"
             }
             Start::Degraded { unexpected: Some(_) } => "`run = true` starts it degraded",
             Start::Force(_) => "`force = true` starts it although data may be lost",
@@ -307,8 +306,7 @@ fn holds(name: &str, what: &str) -> String {
 fn partition_line(disk: &str) -> String {
     format!(
         "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS \
-         linear {disk} START\"; \
-         `drystone md examine PATH` tells where partitions lie that are members"
+         linear {disk} START\"; `drystone md examine PATH` shows where such partitions lie"
     )
 }
 

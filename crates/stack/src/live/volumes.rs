@@ -201,7 +201,9 @@ impl Changes<'_> {
         let table = volume.table();
         let ended =
             table.map_or(Ok(()), |table| logs::end(self.stack, &table, (within, self.pause)));
-        ended.or_else(|why| refused(Refused::Failed, format!("the end of a log is missing: {why}")))
+        ended.or_else(|why| {
+            refused(Refused::Failed, format!("the end of a log cannot be written: {why}"))
+        })
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -282,7 +284,10 @@ impl Changes<'_> {
             uses::check_above(state, live, &table)?;
             if !force {
                 uses::check_shares(state, &self.stack.exports, live, &table).map_err(|shared| {
-                    format!("{shared}; with --force that is your own responsibility")
+                    format!(
+                        "{shared}; --force takes the table anyway, but one user may then overwrite \
+                         the other's data"
+                    )
                 })?;
             }
             Ok(table)
@@ -309,7 +314,7 @@ impl Changes<'_> {
             let now = self.stack.clock.now();
             if now >= patience.deadline {
                 let message = format!(
-                    "`{}` does not get quiet within {}: {} in flight; it {}",
+                    "I/O of `{}` has not ended within {}: {} in flight; the volume {}",
                     live.name,
                     format_duration(patience.within),
                     in_flight(volume),
@@ -340,9 +345,10 @@ fn mark(text: &str, bytes_max: usize) -> std::result::Result<&str, String> {
         [word, mark] if word.eq_ignore_ascii_case("mark") => {
             Err(format!("a mark of {} bytes: at most {bytes_max}", mark.len()))
         }
-        _ => {
-            Err(format!("`{}` is no message: log-writes takes mark NAME, one word", shorten(text)))
-        }
+        _ => Err(format!(
+            "`{}` is not a message of log-writes: write mark NAME, where NAME is one word",
+            shorten(text)
+        )),
     }
 }
 

@@ -316,7 +316,7 @@ fn uuid(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Uuid> {
     let uuid = Uuid::parse(&text);
     if uuid.is_none() {
         let span = check.places.get(&format!("{path}/uuid"));
-        let message = format!("`{}` is no array's uuid", shorten(&text));
+        let message = format!("`{}` is not the UUID of an array", shorten(&text));
         let hint = "four groups of eight hexadecimal digits, as `drystone md examine` shows it";
         check.findings.error(&span, message, hint);
     }

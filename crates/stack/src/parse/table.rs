@@ -322,7 +322,7 @@ fn faults(count: &Word<'_>, words: &[Word<'_>]) -> Result<Faults, Wrong> {
         }
         let taken = feature(name, following, &mut faults)?;
         if let Some(conflict) = faults.conflict() {
-            return name.wrong("cannot stand with what is before it", conflict);
+            return name.wrong("contradicts a feature before it", conflict);
         }
         given.push(name.text);
         rest = &following[taken..];
@@ -343,7 +343,7 @@ fn feature(name: &Word<'_>, following: &[Word<'_>], faults: &mut Faults) -> Resu
     match name.text {
         "error_reads" => faults.error_reads = true,
         "drop_writes" | "error_writes" if faults.writes != Writes::Pass => {
-            return name.wrong("cannot stand with what is before it", "writes are dropped or fail");
+            return name.wrong("contradicts a feature before it", "writes are dropped or fail");
         }
         "drop_writes" => faults.writes = Writes::Drop,
         "error_writes" => faults.writes = Writes::Fail,

@@ -146,14 +146,14 @@ static RAID: &[Param] = &[
         "run",
         Type::Bool,
         Value("false"),
-        "Start degraded though members are not there on which the superblocks count, as mdadm's \
+        "Start degraded although members are not there that the superblocks count on, as mdadm's \
          --run.",
     ),
     param(
         "force",
         Type::Bool,
         Value("false"),
-        "Start though something may be lost; what, is said where the start is refused without it.",
+        "Start although data may be lost; a start without it is refused and says which data.",
     ),
 ];
 

@@ -176,7 +176,10 @@ impl Files {
                 bail!("{}: {why}", self.path.display());
             }
             if waited > PATIENCE {
-                bail!("{}: the kernel does not speak to this file's server", self.path.display());
+                bail!(
+                    "{}: the kernel has not begun to use this mount in time",
+                    self.path.display()
+                );
             }
             thread::sleep(Duration::from_millis(1));
             waited += Duration::from_millis(1);
@@ -192,7 +195,7 @@ impl Files {
     fn tell_sizes(&self) -> anyhow::Result<()> {
         for file in (0..self.names.len()).map(|index| self.file(index)) {
             fs::metadata(&file)
-                .with_context(|| format!("{} cannot be looked at", file.display()))?;
+                .with_context(|| format!("{}: its size cannot be read", file.display()))?;
         }
         Ok(())
     }
@@ -278,7 +281,7 @@ fn wait_while(why: &str, busy: impl Fn() -> anyhow::Result<bool>) -> anyhow::Res
         }
         thread::sleep(MOMENT);
     }
-    output::warning(&format!("{why}: waiting until it is not"));
+    output::warning(&format!("{why}: waiting until it is free"));
     while busy()? {
         thread::sleep(PAUSE);
     }

@@ -112,8 +112,8 @@ pub fn tell_of_lost() {
         if backing_file(&device).is_some_and(|name| is_lost(&name, Path::exists)) {
             let name = device.display();
             output::note(&format!(
-                "the file of {name} is in no folder any more; if its server is gone, \
-                 `losetup -d {name}` takes it away"
+                "the file of loop device {name} is in no folder any more; if its server has ended, \
+                 remove the loop device with `losetup -d {name}`"
             ));
         }
     }
@@ -173,7 +173,7 @@ fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = output.context("`losetup` (package mount) cannot be run")?;
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
-        bail!("a loop device is refused: {}", why.trim().trim_start_matches("losetup: "));
+        bail!("losetup refuses a loop device: {}", why.trim().trim_start_matches("losetup: "));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -47,7 +47,9 @@ impl FrontEnd for Fuse {
             match self.mount(live, at) {
                 // Of the machine, not of this stack: others can still be served.
                 Err(error) if lacks_fuse(&error) && !at.stack.listeners().is_empty() => {
-                    output::warning(&format!("no files: {error}; other exports go on"));
+                    output::warning(&format!(
+                        "no export appears as a file: {error}; NBD exports are served"
+                    ));
                     break;
                 }
                 mounted => mounted?,

@@ -73,8 +73,8 @@ fn look(path: PathBuf) -> anyhow::Result<Found> {
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| in_words(&path, error)),
         Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => bail!(
-            "what is mounted on {} does not answer: let its server go on (kill -CONT) or end it, \
-             or name another path",
+            "the file system mounted on {} does not answer: continue its server (kill -CONT), end \
+             it, or name another path",
             path.display()
         ),
     }
@@ -109,8 +109,8 @@ fn usable(path: &Path, found: &fs::Metadata, exports: usize) -> anyhow::Result<K
     }
     if !found.is_file() || found.len() > 0 {
         bail!(
-            "{shown} is not an empty file: name one that is, or a path where there is nothing, or \
-             an empty folder"
+            "{shown} is not an empty file: name an empty file, an empty folder, or a path where \
+             there is nothing"
         );
     }
     Ok(Kind::File)
@@ -121,7 +121,7 @@ fn detach_dead(path: &Path) -> anyhow::Result<()> {
     for device in LoopDevice::all_of(path) {
         let name = device.path().display().to_string();
         device.detach()?;
-        let rest = if device.is_attached() { "; it goes once it is not mounted" } else { "" };
+        let rest = if device.is_attached() { "; it is removed once it is unmounted" } else { "" };
         output::note(&format!("{name} was left by a server that is gone: detached{rest}"));
     }
     Ok(kernel::detach_dead(path)?)

@@ -170,6 +170,19 @@ impl Assembly {
         !self.replaced.is_empty()
     }
 
+    /// Whether the freshest superblock counts on a member of that role.
+    pub(super) fn is_expected(&self, role: usize) -> bool {
+        let mut numbers = 0..self.fresh.roles.len() as u32;
+        numbers.any(|number| self.fresh.role_of(number) == DevRole::Active(role as u16))
+    }
+
+    /// Whether the role is vacant and a spare is there, on which the member is rebuilt once the
+    /// array is written.
+    pub fn is_left_to_spare(&self, role: usize) -> bool {
+        let is_vacant = self.members[role] == Member::Missing && !self.is_expected(role);
+        is_vacant && !self.spares.is_empty()
+    }
+
     /// Roles whose data is not whole.
     pub fn lost(&self) -> u32 {
         self.members.iter().filter(|member| !member.is_in_sync()).count() as u32

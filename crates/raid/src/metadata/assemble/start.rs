@@ -278,11 +278,9 @@ fn named(assembly: &Assembly) -> String {
 /// will not come later.
 fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
-        let mut numbers = 0..assembly.fresh.roles.len() as u32;
-        let is_given = |number| assembly.fresh.role_of(number) == DevRole::Active(role as u16);
         let member = &assembly.members[role];
         let may_come = member.device().is_none() && !matches!(member, Member::Damaged { .. });
-        may_come && numbers.any(is_given)
+        may_come && assembly.is_expected(role)
     };
     let missing = (0..assembly.members.len()).filter(|role| expected(*role));
     let mut sentences: Vec<String> =

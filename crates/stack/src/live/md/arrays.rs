@@ -121,15 +121,15 @@ impl Arrays<'_> {
     /// was kept from others for that stays so until the server ends.
     fn given_up(&self, live: &LiveDevice, is_undone: bool, guards: Vec<Taking>) -> ChangeError {
         let what = match is_undone {
-            true => "will not do it",
-            false => "goes on with it",
+            true => "the change will not be made",
+            false => "the change is still under way",
         };
         if !is_undone {
             guards.into_iter().for_each(std::mem::forget);
         }
         let within = format_duration(MANAGER_PATIENCE_NS);
         let message = format!(
-            "`{}` has not done it within {within}: it waits for its members, and {what}",
+            "`{}` has not answered within {within}, because it waits for its members; {what}",
             live.name
         );
         ChangeError { refused: Refused::TimedOut, message }
@@ -145,7 +145,7 @@ fn find<'s>(state: &'s State, name: &str) -> Result<(&'s Arc<LiveDevice>, &'s Ar
     match &live.array {
         Some(array) => Ok((live, array)),
         None => {
-            let message = format!("`{name}` is a {} device, no array", live.device.info().kind);
+            let message = format!("`{name}` is a {} device, not an array", live.device.info().kind);
             refused(Refused::Unsupported, message)
         }
     }

@@ -176,7 +176,7 @@ impl Arrays<'_> {
             None => String::new(),
         };
         let message = format!(
-            "`{}` appears to contain {what}{of}: --force adds it anyway and destroys that",
+            "`{}` appears to contain {what}{of}: --force adds it anyway and destroys its contents",
             live.name
         );
         refused(Refused::InUse, message)
@@ -210,7 +210,7 @@ impl Arrays<'_> {
         let none = candidates.iter().find_map(|candidate| {
             Some(format!("`{}`: {}", candidate.name, candidate.found.as_ref().err()?))
         });
-        let other = || "no device is of the array that `uuid` says".to_owned();
+        let other = || "no device is of the array with that UUID".to_owned();
         Err(failed(none.unwrap_or_else(other)))
     }
 
@@ -286,9 +286,8 @@ fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> R
     match status.disks.iter().find(|disk| disk.uuid == own.device_uuid) {
         Some(disk) => {
             let message = format!(
-                "`{}` is a copy of `{}`, which the array has: both have the device UUID {}; \
-                 --force \
-                 adds it anyway and overwrites its contents",
+                "`{}` is a copy of `{}`, which the array has already: both have the device UUID \
+                 {}; --force adds it anyway and overwrites its contents",
                 live.name, disk.name, own.device_uuid
             );
             refused(Refused::InUse, message)

@@ -133,7 +133,7 @@ impl Arrays<'_> {
         let why = format!("is being made a member of `{name}`");
         let _takings = found.iter().map(|one| self.take(one, &why)).collect::<Result<Vec<_>>>()?;
         let spec = self.array_spec(name, how, found)?;
-        let DeviceKind::Raid(raid) = &spec.kind else { return Err(failed("it is no array")) };
+        let DeviceKind::Raid(raid) = &spec.kind else { return Err(failed("it is not an array")) };
         let at = self.stack.open_env();
         let find = |name: &str| {
             let found = found.iter().find(|found| found.live.name == name)?;
@@ -162,7 +162,8 @@ impl Arrays<'_> {
     /// The array as a stack file would say it: its level is told by its members.
     fn array_spec(&self, name: &str, how: &Assemble<'_>, found: &[Found]) -> Result<DeviceSpec> {
         let uuid = how.uuid.map(|text| {
-            let message = || format!("`{text}` is no array's UUID: write 32 hexadecimal digits");
+            let message =
+                || format!("`{text}` is not the UUID of an array: write 32 hexadecimal digits");
             Uuid::parse(text).ok_or_else(|| failed(message()))
         });
         let uuid = uuid.transpose()?;
