@@ -76,7 +76,7 @@ enum Command {
         /// The device
         #[arg(value_name = "DEV")]
         device: String,
-        /// Also if the path leads to another file now
+        /// Open the path although it leads to another file now
         #[arg(long)]
         replaced: bool,
         #[command(flatten)]
@@ -95,19 +95,19 @@ enum Command {
     },
     /// Show how often locks were taken and waited for, in the columns of /proc/lock_stat
     ///
-    /// One line for each class of lock that was used, summed over the whole server; times are
-    /// microseconds (with --json nanoseconds). A contention is an attempt to take a lock that was
-    /// not free: the thread then waited, or gave up, which has no wait time. Waits are always
-    /// counted. Hold times are `-` unless they are measured (--hold on): that costs two clock
-    /// readings for each lock taken. Four classes are not locks and are never held: context_gate
-    /// (contended entries only), scheduler_grant (moments of waiting for another thread's work),
-    /// plain_idle (the sleep of idle helper threads) and stripe_idle (the sleep of threads that
-    /// wait for a stripe). `control` counts the lock of these statistics too.
+    /// Each class of lock that was used has one line, summed over the whole server. Times are in
+    /// microseconds, with --json in nanoseconds. A contention is an attempt to take a lock that
+    /// was not free. The thread then waited or gave up; giving up has no wait time. Waits are
+    /// always counted. Hold times are `-` unless they are measured (--hold on), which costs two
+    /// clock readings for each lock taken. Four classes are not locks and are never held:
+    /// context_gate (contended entries only), scheduler_grant (moments of waiting for another
+    /// thread's work), plain_idle (the sleep of idle helper threads) and stripe_idle (the sleep of
+    /// threads that wait for a stripe). `control` counts the lock of these statistics too.
     Lockstat {
         /// Print the figures, then count from zero
         #[arg(long)]
         reset: bool,
-        /// From now on measure hold times, or do so no longer
+        /// Begin or stop to measure hold times
         #[arg(long, value_name = "on|off", value_parser = switch)]
         hold: Option<bool>,
         #[command(flatten)]
@@ -135,12 +135,12 @@ enum Command {
     Bench(BenchArgs),
     /// Compare a design with those that it replaces, on this machine
     ///
-    /// The program drystone-lab does it, which `make lab` builds.
+    /// The program drystone-lab does this; `make lab` builds it.
     #[command(disable_help_flag = true)]
     Lab(CompanionArgs),
     /// Run whole stacks on simulated disks that fail, in an order that a seed decides
     ///
-    /// The program drystone-sim does it, which `make sim` builds.
+    /// The program drystone-sim does this; `make sim` builds it.
     #[command(disable_help_flag = true)]
     Sim(CompanionArgs),
     /// Print help on a command, on stack files or on the control socket
@@ -157,7 +157,7 @@ struct ServeArgs {
     /// The stack file [default: an embedded stack: RAID-5 over four sparse files in
     /// ./drystone-data]
     stack: Option<PathBuf>,
-    /// Print the embedded stack, to be changed and served from a file in this folder; serve nothing
+    /// Print the embedded stack and serve nothing; serve a changed copy from a file in this folder
     #[arg(long, exclusive = true)]
     print_default: bool,
     /// The control socket: a path, or a name in the usual folder [default:
@@ -173,7 +173,7 @@ struct ServeArgs {
     /// Print the addresses as one line of JSON when clients can connect, instead of text
     #[arg(long)]
     json: bool,
-    /// Leave out notes and commands to try; errors, warnings and events are told
+    /// Leave out notes and commands to try; print only errors, warnings and events
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -181,17 +181,17 @@ struct ServeArgs {
     /// Serve the array on these files or block devices, named in any order
     #[arg(long, value_name = "IMG", num_args = 1.., conflicts_with = "stack")]
     md: Vec<PathBuf>,
-    /// Write to no device: of the stack file, or of --md
+    /// Write to no device of the stack file or of --md
     #[arg(long, alias = "read-only", requires = "named")]
     readonly: bool,
     // clap forgets what an option requires where that conflicts with something given: hence both.
-    /// With --md: which array, if the images are of several
+    /// With --md: the UUID of the array, if the images belong to several
     #[arg(long, requires = "md", conflicts_with = "stack", value_parser = uuid)]
     uuid: Option<Uuid>,
     /// With --md: serve the array although part of its data may be wrong, and print which part
     #[arg(long, requires = "md", conflicts_with = "stack")]
     force: bool,
-    /// With --md: where the array is served, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd
+    /// With --md: the address of the array, as unix:PATH or tcp:HOST:PORT [default: NAME.nbd
     /// beside the control socket]
     #[arg(long, value_name = "ADDR", requires = "md", conflicts_with = "stack")]
     nbd: Option<String>,

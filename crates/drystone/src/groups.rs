@@ -16,7 +16,7 @@ use crate::output;
 pub enum GroupCommand {
     /// Make a group without limits
     Create {
-        /// Its path, as in tenants/a; the group above it is there
+        /// Its path, as in tenants/a; the group above it must exist
         path: String,
         #[command(flatten)]
         client: ClientArgs,
@@ -47,7 +47,7 @@ pub enum GroupCommand {
     Stat {
         /// The group, / for the root [default: all, each by itself]
         path: Option<String>,
-        /// Then count from zero; the root goes on
+        /// Then reset the counts to zero, except those of the root
         #[arg(long)]
         reset: bool,
         #[command(flatten)]

@@ -49,26 +49,26 @@ enum LogCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Do the writes of the log again, on a copy of what the device held when the log began
+    /// Repeat the writes of the log on a copy of what the device held when the log began
     Replay {
         /// The file or block device to write to
         #[arg(long, value_name = "PATH")]
         to: PathBuf,
         #[command(flatten)]
         range: Range,
-        /// Only what touches this sector of the log's size, or a later one
+        /// Take only entries that touch this sector, in the log's sectors, or a later one
         #[arg(long, value_name = "SECTOR", default_value_t = 0)]
         start_sector: u64,
-        /// Only what touches this sector, or an earlier one
+        /// Take only entries that touch this sector or an earlier one
         #[arg(long, value_name = "SECTOR", default_value_t = u64::MAX, hide_default_value = true)]
         end_sector: u64,
         /// Leave discards out
         #[arg(long)]
         no_discard: bool,
-        /// A shell command that has to succeed after each entry that --check names
+        /// A shell command that must succeed after each entry that --check names
         #[arg(long, value_name = "COMMAND", requires = "check")]
         fsck: Option<String>,
-        /// When to run it: after each flush, each fua, or each N-th entry
+        /// Run it after each flush, each fua, or each N-th entry
         #[arg(long, value_name = "flush|fua|N", requires = "fsck", value_parser = check)]
         check: Option<Check>,
     },

@@ -19,14 +19,14 @@ use crate::output;
 pub enum VolumeCommand {
     /// Make a volume: a device made of others by a table
     ///
-    /// It is there until the server stops, and no export serves it by itself. To keep or export it,
-    /// write its table into the stack file and restart.
+    /// The volume exists until the server stops. No export serves it by itself. To keep or export
+    /// it, write its table into the stack file and restart.
     Create {
         #[command(flatten)]
         name: Name,
         #[command(flatten)]
         table: TableArgs,
-        /// Without a table: every I/O fails until one is loaded and resumed
+        /// Make it without a table; every I/O fails until one is loaded and resumed
         #[arg(long, conflicts_with_all = ["table", "table_file"])]
         notable: bool,
         /// Refuse writes
@@ -41,7 +41,7 @@ pub enum VolumeCommand {
     Table {
         /// The volume [default: all]
         name: Option<String>,
-        /// Tables that wait for a resume, instead of the live ones
+        /// Show the tables that wait for a resume, instead of the live ones
         #[arg(long)]
         inactive: bool,
         #[command(flatten)]
@@ -54,7 +54,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Tell how volumes are: state, tables, users
+    /// Show the state, the tables and the users of volumes
     Info {
         /// The volume [default: all]
         name: Option<String>,
@@ -68,7 +68,7 @@ pub enum VolumeCommand {
         name: Name,
         #[command(flatten)]
         table: TableArgs,
-        /// Then resume by it
+        /// Then resume with this table
         #[arg(long)]
         now: bool,
         #[command(flatten)]
@@ -85,7 +85,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Keep new I/O of a volume, and wait until all before it has ended
+    /// Hold back new I/O of a volume, and wait until all earlier I/O has ended
     Suspend {
         #[command(flatten)]
         name: Name,
@@ -97,7 +97,7 @@ pub enum VolumeCommand {
         #[command(flatten)]
         client: ClientArgs,
     },
-    /// Let I/O of a volume go on, by its inactive table if there is one
+    /// Let I/O of a volume go on, with its inactive table if there is one
     Resume {
         #[command(flatten)]
         name: Name,
@@ -148,7 +148,8 @@ pub struct TableArgs {
 /// Whether others may use the same sectors.
 #[derive(Debug, Args)]
 pub struct Force {
-    /// Take the table although an export or another table uses the same sectors
+    /// Take the table although an export or another table uses the same sectors; one may then
+    /// overwrite the other's data
     #[arg(long, short)]
     force: bool,
 }
@@ -156,7 +157,7 @@ pub struct Force {
 /// The time to wait until a volume is quiesced.
 #[derive(Debug, Args)]
 pub struct Within {
-    /// How long to wait until the volume is quiet; then all is as before [default: 30s]
+    /// How long to wait until earlier I/O has ended; after that all is as before [default: 30s]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
 }

@@ -88,13 +88,13 @@ struct RunArgs {
     /// Most threads that submit [default: 32; raid5-fsmark: 64]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: Option<u32>,
-    /// Also run the kernel's own, on a loop device (mq-deadline); takes root and fio
+    /// Also run the kernel's own, on a loop device (mq-deadline); needs root and fio
     #[arg(long)]
     kernel: bool,
     /// Bytes of files that a run writes (raid5-fsmark) [default: 4GiB]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     bytes: Option<u64>,
-    /// Only cases with this in their name (raid5-fsmark); may be repeated: all of them
+    /// Run only cases whose name contains this (raid5-fsmark); if repeated, all of these
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
     /// Also write the figures as one JSON object; - is the standard output
@@ -106,7 +106,7 @@ struct RunArgs {
     /// Also write tables and remarks as the section of a page in Markdown
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// With `all`: where index.html, index.md and a JSON file for each experiment go [default:
+    /// With `all`: the folder of index.html, index.md and a JSON file for each experiment [default:
     /// docs/lab]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,

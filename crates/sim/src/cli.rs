@@ -24,13 +24,13 @@ const RUNS: u64 = 100;
 #[derive(Debug, Clone, Parser)]
 #[command(name = "drystone-sim", bin_name = "drystone sim", version, max_term_width = 100)]
 pub struct Cli {
-    /// The first seed; without it one that was never used. Alone: only this seed
+    /// The first seed [default: one that was never used]; alone, the only one
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Run so many seeds; without it, --minutes and --seed: 100
+    /// Number of seeds [default: 100, unless --minutes or --seed is given]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     runs: Option<u64>,
-    /// Run seeds for so many minutes
+    /// Run seeds for this many minutes
     #[arg(
         long,
         value_name = "M",
@@ -38,7 +38,7 @@ pub struct Cli {
         value_parser = clap::value_parser!(u64).range(1..=100_000),
     )]
     minutes: Option<u64>,
-    /// What is simulated; --list lists them
+    /// The scenario to simulate; --list lists them
     #[arg(long, value_name = "NAME", default_value = SCENARIOS[0].name)]
     scenario: String,
     /// Trace the failing I/O and all others to the same sectors; all I/Os if it is not known which
@@ -51,7 +51,7 @@ pub struct Cli {
     /// Do only these I/Os of the seed, as 3,7-9
     #[arg(long, value_name = "LIST", requires = "seed", conflicts_with_all = ["runs", "minutes"])]
     keep: Option<String>,
-    /// Seeds at a time; without it as many as there are processors
+    /// Seeds at a time [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     jobs: Option<u16>,
     /// Do not look for a smaller failure

@@ -29,7 +29,7 @@ pub struct BenchArgs {
     /// I/Os submitted and reaped together [default: the depth]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch: Option<u32>,
-    /// I/Os waited for at once, as t/io_uring's -c [default: the batch]
+    /// I/Os to wait for at once, as t/io_uring's -c [default: the batch]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub batch_complete: Option<u32>,
     /// Size of an I/O
@@ -47,11 +47,10 @@ pub struct BenchArgs {
     /// Write the whole device once before the warm-up
     #[arg(long)]
     pub fill: bool,
-    /// Write to a device that holds a file system, a partition table or part of an array, which is
-    /// lost
+    /// Overwrite a file system, a partition table or part of an array on the device
     #[arg(long, short)]
     pub force: bool,
-    /// How to wait for completions: asleep, polling, or as pays off
+    /// How threads wait for completions: asleep, by polling, or by whichever is faster
     #[arg(long, value_name = "MODE", default_value = "adaptive", value_parser = poll_mode)]
     pub poll_mode: PollMode,
     /// The same as --poll-mode poll

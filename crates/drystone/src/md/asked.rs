@@ -30,8 +30,8 @@ pub fn reports(client: &mut Client, names: &[String]) -> Result<Vec<ArrayReport>
 /// Whether the exit status tells how arrays are, as that of `mdadm --detail --test` does.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct TestArgs {
-    /// Exit with 0 if all is well, 1 if an array is degraded, 2 if one has failed, 4 if that cannot
-    /// be told
+    /// Exit with 0 if all is well, 1 if an array is degraded, 2 if one has failed, 4 if that is
+    /// unknown
     #[arg(short, long)]
     test: bool,
 }

@@ -36,7 +36,7 @@ pub struct CreateArgs {
     /// Members of the complete array, parity included
     #[arg(short = 'n', long, value_name = "N")]
     raid_devices: u32,
-    /// Devices that wait for a member to fail: the last ones
+    /// Spares, which wait for a member to fail: the last devices
     #[arg(short = 'x', long, value_name = "N", default_value_t = 0)]
     spare_devices: u32,
     /// Size of a chunk [default: 512K]
@@ -51,10 +51,10 @@ pub struct CreateArgs {
     /// Member space for a bit of the bitmap [default: 64M, or more if the bits had no room]
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     bitmap_chunk: Option<u64>,
-    /// How parity is made right after a crash: resync, bitmap or ppl
+    /// How parity is made consistent after a crash: resync, bitmap or ppl
     #[arg(short = 'k', long, value_name = "POLICY", value_parser = policy)]
     consistency_policy: Option<Policy>,
-    /// Where superblocks stand: 1.0 at the end, 1.1 at the start, 1.2 at 4 KiB
+    /// Place of the superblocks: 1.0 at the end, 1.1 at the start, 1.2 at 4 KiB
     #[arg(
         short = 'e',
         long,
@@ -72,13 +72,13 @@ pub struct CreateArgs {
     /// The array's name
     #[arg(short = 'N', long)]
     name: Option<String>,
-    /// The host that stands before the name [default: this one]
+    /// The host's name, which stands before the array's [default: this one]
     #[arg(long, value_name = "HOST", requires = "name")]
     homehost: Option<String>,
     /// The array's UUID [default: a random one]
     #[arg(short, long, value_parser = uuid)]
     uuid: Option<Uuid>,
-    /// The devices are known to be in sync, or it does not matter yet
+    /// Skip the first synchronisation: the devices are in sync, or it does not matter yet
     #[arg(long)]
     assume_clean: bool,
     /// Overwrite arrays, file systems and partition tables; make RAID-4 and RAID-5 with all

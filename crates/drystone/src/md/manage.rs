@@ -34,7 +34,7 @@ pub struct DevicesArgs {
 pub struct AddArgs {
     #[command(flatten)]
     on: DevicesArgs,
-    /// Though a device holds a file system, a partition table or another array, which is lost
+    /// Overwrite a file system, a partition table or another array on the device
     #[arg(short, long)]
     force: bool,
 }

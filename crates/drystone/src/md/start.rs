@@ -30,7 +30,7 @@ pub struct AssembleArgs {
     /// With --print: the array's name in the stack file [default: its own name]
     #[arg(long, requires = "print", conflicts_with_all = ["run", "readonly", "control", "json"])]
     name: Option<String>,
-    /// The array's UUID: devices of others are left out
+    /// The array's UUID; devices of other arrays are left out
     #[arg(short, long, value_parser = uuid)]
     uuid: Option<Uuid>,
     /// Start degraded, without members that are missing

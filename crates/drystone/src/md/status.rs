@@ -25,7 +25,7 @@ pub struct StatusArgs {
     /// The arrays [default: all]
     #[arg(value_name = "ARRAY")]
     arrays: Vec<String>,
-    /// Show it again and again, on a terminal in the same place, until nothing is synchronised
+    /// Repeat until no synchronisation runs, on a terminal in the same place
     #[arg(
         short,
         long,
