@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounts;
 use drystone_core::{
-    Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, SECTOR_SIZE, Sector,
+    Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, SECTOR_SIZE, Sector,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -111,7 +111,7 @@ fn add(sum: Sample, lane: Sample) -> Sample {
 
 /// A thread's contexts, with their I/O.
 struct Lane<'a> {
-    contexts: Vec<(Context, DevIndex, BioList)>,
+    contexts: Vec<(Context, ChannelId, BioList)>,
     load: Load,
     blocks: u64,
     random: u64,

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use drystone_core::context::{Cookie, PollPath};
-use drystone_core::{BioList, Context, DevIndex};
+use drystone_core::{BioList, ChannelId, Context};
 
 /// Looks by the ways they went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Cookies {
     }
 
     /// Submit `bios`, which are polled.
-    pub fn submit(&mut self, cx: &mut Context, device: DevIndex, bios: &mut BioList) {
+    pub fn submit(&mut self, cx: &mut Context, device: ChannelId, bios: &mut BioList) {
         self.submissions += 1;
         let (first, number) = (self.order.len(), self.submissions);
         self.order.extend(bios.iter().map(|bio| (bio.user_data as usize, number)));

@@ -9,7 +9,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::Instant;
 
 use anyhow::{Context as _, anyhow, bail};
-use drystone_core::{Context, DevIndex};
+use drystone_core::{ChannelId, Context};
 use rustix::thread::CpuSet;
 
 use super::lane::{Counts, Lane, Shared, Work, phase};
@@ -43,7 +43,7 @@ pub struct Sum {
 /// # Errors
 /// The error of `watch`; the first I/O that failed; a thread that cannot be pinned or panicked.
 pub fn run<T>(
-    contexts: Vec<(Context, DevIndex)>,
+    contexts: Vec<(Context, ChannelId)>,
     works: &[Work],
     shared: &Shared,
     cpus: &[u32],
@@ -51,7 +51,7 @@ pub fn run<T>(
 ) -> anyhow::Result<(Vec<Counts>, T)> {
     thread::scope(|scope| {
         let (news, inbox) = channel();
-        let start = |(number, (cx, index)): (usize, (Context, DevIndex))| {
+        let start = |(number, (cx, index)): (usize, (Context, ChannelId))| {
             let (news, work) = (news.clone(), works[number].clone());
             scope.spawn(move || {
                 let pinned = pin(cpus, number);

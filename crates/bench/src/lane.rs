@@ -15,7 +15,7 @@ use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::context::{PollMode, WaitCounts};
 use drystone_core::sync::LockCounts;
-use drystone_core::{Arena, Bio, BioFlags, BioList, Context, DevIndex, IoBuf, Priority, Sector};
+use drystone_core::{Arena, Bio, BioFlags, BioList, ChannelId, Context, IoBuf, Priority, Sector};
 
 use super::Pattern;
 use super::cookies::{Cookies, Paths};
@@ -161,7 +161,7 @@ impl BlockOrder for Sequential {
 /// A thread's context with its bios.
 pub struct Lane<'a> {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     work: Work,
     shared: &'a Shared,
     progress: &'a Progress,
@@ -180,7 +180,7 @@ impl<'a> Lane<'a> {
     /// When memory is short.
     pub fn new(
         mut cx: Context,
-        device: DevIndex,
+        device: ChannelId,
         work: Work,
         shared: &'a Shared,
         number: usize,

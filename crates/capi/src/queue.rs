@@ -17,7 +17,7 @@ use drystone_core::buf::Segment;
 use drystone_core::clock::Ns;
 use drystone_core::context::Handle;
 use drystone_core::op::{BioFlags, PriorityClass};
-use drystone_core::{Arena, Bio, BioList, Context, DevIndex, Op, Priority, SECTOR_SIZE, Sector};
+use drystone_core::{Arena, Bio, BioList, ChannelId, Context, Op, Priority, SECTOR_SIZE, Sector};
 use drystone_throttle::Member;
 
 use crate::abi::{Completion, FOREVER, Io, OPS};
@@ -64,7 +64,7 @@ pub struct Queue {
 
 /// A device that the context has opened.
 struct Opened {
-    index: DevIndex,
+    channel: ChannelId,
     /// Why it must not be written to, if so.
     harm: Option<String>,
 }
@@ -134,14 +134,14 @@ impl Queue {
     /// ENOENT if there is none of that name; what keeps it from being opened.
     pub fn device(&mut self, name: &str) -> Result<u32> {
         let live = self.stack.device(name)?;
-        let index = self.cx.open(&live.device)?;
-        let known = self.devices.iter().position(|device| device.index == index);
+        let channel = self.cx.open(&live.device)?;
+        let known = self.devices.iter().position(|device| device.channel == channel);
         let number = known.unwrap_or_else(|| {
             let user = self.stack.live.part_of(&live);
             let harm = user.map(|user| {
                 format!("`{name}` is part of `{user}`, so nobody else must write to it")
             });
-            self.devices.push(Opened { index, harm });
+            self.devices.push(Opened { channel, harm });
             self.devices.len() - 1
         });
         Ok(number as u32)
@@ -205,7 +205,7 @@ impl Queue {
                 let bio = unsafe { self.bio(io) };
                 self.batch.push(bio);
             }
-            self.cx.submit(self.devices[run[0].device as usize].index, &mut self.batch);
+            self.cx.submit(self.devices[run[0].device as usize].channel, &mut self.batch);
         }
         Ok(ios.len())
     }

@@ -20,7 +20,7 @@
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
 use crate::status::Status;
-use crate::units::Sector;
+use crate::units::{ChannelId, Sector};
 use std::ptr::NonNull;
 
 /// The way of a bio that has ended.
@@ -30,11 +30,11 @@ pub(crate) enum End {
     #[default]
     Submitter,
     /// The same, but if it failed this channel may retry it first, once.
-    RetryOnError(u32),
+    RetryOnError(ChannelId),
     /// It is a part of the parent, which ends with its last part.
     Chain(NonNull<Bio>),
     /// It is a channel's own, and goes back to it.
-    Channel(u32),
+    Channel(ChannelId),
 }
 
 /// The volumes that remapped a bio without dividing it: the numbers of their channels plus one, 16
@@ -55,21 +55,21 @@ impl Trail {
     }
 
     #[inline]
-    fn is_only(self, channel: u32) -> bool {
-        self.0 == u64::from(channel as u16 + 1)
+    fn is_only(self, channel: ChannelId) -> bool {
+        self.0 == u64::from(channel.0 as u16 + 1)
     }
 
     #[inline]
-    fn push(&mut self, channel: u32) {
-        self.0 = self.0 << 16 | u64::from(channel as u16 + 1);
+    fn push(&mut self, channel: ChannelId) {
+        self.0 = self.0 << 16 | u64::from(channel.0 as u16 + 1);
     }
 
     /// Take the innermost volume's channel.
     #[inline]
-    pub(crate) fn pop(&mut self) -> Option<u32> {
+    pub(crate) fn pop(&mut self) -> Option<ChannelId> {
         let channel = (self.0 as u16).checked_sub(1)?;
         self.0 >>= 16;
-        Some(channel.into())
+        Some(ChannelId(channel.into()))
     }
 }
 
@@ -511,7 +511,7 @@ impl Bio {
     /// remapped it already; see [`crate::Env::begin_remap`].
     #[inline]
     #[must_use]
-    pub fn begin_remap(&mut self, channel: u32) -> bool {
+    pub fn begin_remap(&mut self, channel: ChannelId) -> bool {
         if self.trail.is_empty() {
             self.origin = self.sector;
         } else if self.trail.is_full() {
@@ -540,7 +540,7 @@ impl Bio {
     /// hook does the same for those.
     #[inline]
     #[must_use]
-    pub fn begin_remap_with_retry(&mut self, channel: u32) -> bool {
+    pub fn begin_remap_with_retry(&mut self, channel: ChannelId) -> bool {
         let may = matches!(self.end, End::Submitter) && self.trail.is_empty();
         if may {
             self.end = End::RetryOnError(channel);
@@ -554,7 +554,10 @@ impl Bio {
     /// The bio is then where it was before it was moved. `below` is called for the volumes that it
     /// leaves.
     #[cold]
-    pub(crate) fn take_retry(&mut self, mut below: impl FnMut(u32, &Bio)) -> Option<u32> {
+    pub(crate) fn take_retry(
+        &mut self,
+        mut below: impl FnMut(ChannelId, &Bio),
+    ) -> Option<ChannelId> {
         let End::RetryOnError(channel) = self.end else { return None };
         self.end = End::Submitter;
         while !self.trail.is_only(channel) {
@@ -574,16 +577,16 @@ impl Bio {
 
     /// Set the end_io hook: channel `channel` gets this part when it has ended
     /// ([`crate::Channel::returned`]).
-    pub fn set_end_io(&mut self, channel: u32) {
+    pub fn set_end_io(&mut self, channel: ChannelId) {
         debug_assert!(self.is_part());
-        self.end_io = channel as u16;
+        self.end_io = channel.0 as u16;
     }
 
     /// The channel whose end_io hook the ended bio carries, once.
     #[inline]
-    pub(crate) fn take_end_io(&mut self) -> Option<u32> {
+    pub(crate) fn take_end_io(&mut self) -> Option<ChannelId> {
         let channel = std::mem::replace(&mut self.end_io, NO_END_IO);
-        (channel != NO_END_IO).then_some(channel.into())
+        (channel != NO_END_IO).then_some(ChannelId(channel.into()))
     }
 
     /// True if a volume that remapped the bio, or a channel, must learn of the end of this very
@@ -655,7 +658,7 @@ impl Bio {
 
     /// Make the bio, which is no part of another, one of channel `channel`'s own: when it ends it
     /// goes back to it ([`crate::Channel::returned`]), in the context that sent it.
-    pub fn give_to_channel(&mut self, channel: u32) {
+    pub fn give_to_channel(&mut self, channel: ChannelId) {
         debug_assert!(!self.is_part());
         self.end = End::Channel(channel);
     }

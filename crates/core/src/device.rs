@@ -2,7 +2,7 @@
 //!
 //! A [`Device`] is shared by all threads and holds what all of them need to know. For each
 //! context it opens a [`Channel`], which holds what that context alone uses (plug, statistics,
-//! requests). A context knows a channel only by this trait and an index.
+//! requests). A context knows a channel only by this trait and its number ([`ChannelId`]).
 
 use crate::bio::Bio;
 use crate::clock::Ns;
@@ -18,6 +18,7 @@ use crate::mailbox::Message;
 use crate::op::OpGroup;
 use crate::ring::RingEvent;
 use crate::stats::DiskStats;
+use crate::units::ChannelId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -39,11 +40,11 @@ pub trait Device: ExtentSource + Send + Sync {
     /// Name, kind, size and limits as of now. The size may grow.
     fn info(&self) -> DeviceInfo;
 
-    /// Open this device for a context, whose channel number `index` it becomes.
+    /// Open this device for a context, whose channel `id` it becomes.
     ///
     /// # Errors
     /// When the operating system refuses what the channel needs.
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>>;
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>>;
 
     /// The allocation query: what is known of `length` bytes from `offset` (both inside the
     /// device), as contiguous extents from `offset`, at most `max` of them. May ask the file
@@ -101,7 +102,7 @@ pub trait TypedDevice: Device + 'static {
     ///
     /// # Errors
     /// The same.
-    fn open_typed(&self, env: &mut Env, index: u32) -> Result<Self::Channel>;
+    fn open_typed(&self, env: &mut Env, id: ChannelId) -> Result<Self::Channel>;
 }
 
 /// A device as one context uses it. Called only with that context in hand: by its owner inside
@@ -125,7 +126,7 @@ pub trait Channel: Send {
     }
 
     /// The channels that [`Env::channel_of`] gave this one and that it may still send bios to.
-    fn members(&self) -> &[u32];
+    fn members(&self) -> &[ChannelId];
 
     /// Bios that this channel remapped ([`Env::begin_remap`]) have ended. For volumes.
     fn remapped_done(&mut self, _env: &mut Env, _done: &[RemappedDone]) {}

@@ -21,8 +21,8 @@
 //!
 //! ```
 //! use drystone_core::device::{Channel, Device, DeviceInfo};
-//! use drystone_core::{Bio, BioList, ContextSet, Env, Extent, IoBuf, Limits, Op, Result, Sector};
-//! use drystone_core::{Status, clock, histogram, mailbox, op, ring, stats};
+//! use drystone_core::{Bio, BioList, ChannelId, ContextSet, Env, Extent, IoBuf, Limits, Op};
+//! use drystone_core::{Result, Sector, Status, clock, histogram, mailbox, op, ring, stats};
 //! use std::sync::Arc;
 //!
 //! /// Reads as zeroes and forgets what is written.
@@ -38,7 +38,7 @@
 //!             env.end_with(bio, Status::Ok);
 //!         }
 //!     }
-//!     fn members(&self) -> &[u32] {
+//!     fn members(&self) -> &[ChannelId] {
 //!         &[]
 //!     }
 //!     fn message(&mut self, _: &mut Env, _: Arc<mailbox::Message>) {}
@@ -53,7 +53,7 @@
 //!         let limits = Limits::default();
 //!         DeviceInfo { name: "z".into(), kind: "zeroes", size_bytes: 1 << 20, limits }
 //!     }
-//!     fn open_channel(&self, _: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+//!     fn open_channel(&self, _: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
 //!         Ok(Box::new(ZeroesChannel))
 //!     }
 //!     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
@@ -76,11 +76,11 @@
 //! # fn main() -> Result<()> {
 //! let device: Arc<dyn Device> = Arc::new(Zeroes);
 //! let mut context = ContextSet::new(clock::SystemClock::new()).open(ring::Engine::Auto)?;
-//! let index = context.open(&device)?;
+//! let channel = context.open(&device)?;
 //!
 //! let (mut bios, mut done) = (BioList::new(), BioList::new());
 //! bios.push(Bio::read(Sector(8), IoBuf::from_slice(&[7; 4096])));
-//! context.submit(index, &mut bios);
+//! context.submit(channel, &mut bios);
 //! while context.reap(&mut done) == 0 {
 //!     context.wait(None);
 //! }
@@ -131,7 +131,7 @@ pub mod units;
 
 pub use bio::Bio;
 pub use buf::{Arena, IoBuf};
-pub use context::{Context, ContextSet, DevIndex, Env};
+pub use context::{Context, ContextSet, Env};
 pub use device::{Channel, Device, DeviceInfo};
 pub use error::{Error, Result};
 pub use extent::Extent;
@@ -145,4 +145,4 @@ pub use published::{Published, Subscription};
 pub use shared_list::SharedBioList;
 pub use slab::Slab;
 pub use status::Status;
-pub use units::{ContextId, SECTOR_SHIFT, SECTOR_SIZE, Sector};
+pub use units::{ChannelId, ContextId, SECTOR_SHIFT, SECTOR_SIZE, Sector};

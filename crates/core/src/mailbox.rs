@@ -17,6 +17,7 @@
 
 use crate::context::Handle;
 use crate::primitive::{Arc, AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use crate::units::ChannelId;
 use std::ptr;
 use std::sync::Weak;
 
@@ -26,20 +27,20 @@ pub struct Message {
     queued: AtomicBool,
     /// The context that it is for.
     receiver: Weak<Handle>,
-    /// The channel (device index) that it is for.
-    channel: u32,
+    /// The channel that it is for.
+    channel: ChannelId,
     /// A word for the receiver, set before the push.
     payload: AtomicU64,
 }
 
 impl Message {
     /// A message for channel `channel` of no context in particular, not yet sent.
-    pub fn new(channel: u32, payload: u64) -> Arc<Self> {
+    pub fn new(channel: ChannelId, payload: u64) -> Arc<Self> {
         Self::to(Weak::new(), channel, payload)
     }
 
     /// A message for channel `channel` of the context `receiver`, not yet sent.
-    pub fn to(receiver: Weak<Handle>, channel: u32, payload: u64) -> Arc<Self> {
+    pub fn to(receiver: Weak<Handle>, channel: ChannelId, payload: u64) -> Arc<Self> {
         Arc::new(Message {
             receiver,
             next: AtomicPtr::new(ptr::null_mut()),
@@ -50,7 +51,7 @@ impl Message {
     }
 
     /// The channel it is for.
-    pub fn channel(&self) -> u32 {
+    pub fn channel(&self) -> ChannelId {
         self.channel
     }
 
@@ -170,13 +171,14 @@ mod tests {
     #[test]
     fn first_sent_first_taken_and_never_twice() {
         let mailbox = Mailbox::new();
-        let messages: Vec<_> = (0..5).map(|i| Message::new(i, u64::from(i) * 10)).collect();
+        let messages: Vec<_> =
+            (0..5).map(|i| Message::new(ChannelId(i), u64::from(i) * 10)).collect();
         for m in &messages {
             assert!(mailbox.push(m.clone()));
             assert!(!mailbox.push(m.clone()));
         }
         let mut seen = Vec::new();
-        mailbox.take(|m| seen.push((m.channel(), m.payload())));
+        mailbox.take(|m| seen.push((m.channel().0, m.payload())));
         assert_eq!(seen, [(0, 0), (1, 10), (2, 20), (3, 30), (4, 40)]);
         assert!(mailbox.is_empty());
         assert!(mailbox.push(messages[3].clone()));
@@ -200,18 +202,18 @@ mod loom_tests {
                 loom::thread::spawn(move || {
                     // SAFETY: the taker looks only after it has the message.
                     data.with_mut(|d| unsafe { *d = 7 });
-                    mailbox.push(Message::new(1, 1));
+                    mailbox.push(Message::new(ChannelId(1), 1));
                 })
             };
             let other = {
                 let mailbox = mailbox.clone();
-                loom::thread::spawn(move || mailbox.push(Message::new(2, 2)))
+                loom::thread::spawn(move || mailbox.push(Message::new(ChannelId(2), 2)))
             };
             let mut got = 0;
             let take = |got: &mut u32| {
                 mailbox.take(|m| {
                     *got += 1;
-                    if m.channel() == 1 {
+                    if m.channel() == ChannelId(1) {
                         // SAFETY: ordered after the write by push and take.
                         data.with(|d| assert_eq!(unsafe { *d }, 7));
                     }

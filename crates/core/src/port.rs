@@ -108,9 +108,10 @@ impl<P> Eq for Ports<P> {}
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::units::ChannelId;
 
     fn open(ports: &mut Ports<&'static str>, state: &'static str) -> Arc<Port<&'static str>> {
-        ports.open(Message::new(0, 0), state)
+        ports.open(Message::new(ChannelId(0), 0), state)
     }
 
     #[test]

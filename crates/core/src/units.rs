@@ -38,6 +38,27 @@ impl std::fmt::Display for Sector {
     }
 }
 
+/// The number of a channel in its context, which has one channel for each device that it uses.
+///
+/// The context gives it out: to its owner for [`Context::open`](crate::Context::open), to a channel
+/// for [`Env::channel_of`](crate::Env::channel_of), and to the channel itself as it is opened
+/// ([`Device::open_channel`](crate::Device::open_channel)). In another context it names another
+/// channel, or none. It is valid until [`Context::release`](crate::Context::release) for the owner,
+/// until the end of the device among [`Channel::members`](crate::Channel::members) for a channel
+/// above, and until the channel is dropped for the channel itself. A number that is valid for none
+/// of them is given again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct ChannelId(pub u32);
+
+impl ChannelId {
+    /// The number as an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The number of a context in its set; numbers of dropped contexts are given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]

@@ -7,7 +7,7 @@ use drystone_core::device::{Channel, Device, DeviceInfo};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioList, Context, ContextSet, DevIndex, Env, Extent, Limits, Result, Sector, Status,
+    Bio, BioList, ChannelId, Context, ContextSet, Env, Extent, Limits, Result, Sector, Status,
 };
 use drystone_testkit::alloc::CountingAllocator;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ impl Device for Splitter {
         DeviceInfo { name: "splitter".into(), kind: "test", size_bytes: 1 << 20, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        let (message, held) = (Message::new(index, 0), BioList::new());
+    fn open_channel(&self, _env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        let (message, held) = (Message::new(id, 0), BioList::new());
         Ok(Box::new(SplitterChannel { ends: self.ends, message, held }))
     }
 
@@ -88,7 +88,7 @@ impl Channel for SplitterChannel {
         self.end_all(env);
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -107,7 +107,7 @@ impl SplitterChannel {
     }
 }
 
-fn round(context: &mut Context, device: DevIndex, bios: &mut BioList, out: &mut BioList) {
+fn round(context: &mut Context, device: ChannelId, bios: &mut BioList, out: &mut BioList) {
     let count = bios.len();
     context.submit(device, bios);
     while out.len() < count {

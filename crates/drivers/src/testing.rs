@@ -5,7 +5,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::{Engine, Ring};
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, Env, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, Env, IoBuf, Op, Sector, Status,
 };
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::{Driver, RequestQueue};
@@ -17,7 +17,7 @@ pub(crate) struct Rig {
     pub(crate) set: Arc<ContextSet>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) cx: Context,
-    pub(crate) dev: DevIndex,
+    pub(crate) dev: ChannelId,
 }
 
 impl Rig {

@@ -9,7 +9,7 @@ use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioList, Context, ContextSet, DevIndex, Device, Env, Extent, IoBuf, Limits, Result,
+    Bio, BioList, ChannelId, Context, ContextSet, Device, Env, Extent, IoBuf, Limits, Result,
     Sector, Status,
 };
 use drystone_drivers::file::{Direct, File, FileOptions, FileQueue};
@@ -58,7 +58,7 @@ impl Driver for Shallow {
         HwQueues { default: 1, poll: 0, depth: TAGS }
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FileQueue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<FileQueue> {
         self.0.open_queue(env, channel, slots)
     }
 
@@ -181,7 +181,7 @@ impl Hall {
 /// One thread's context, with blocks of its own.
 struct Submitter<'a> {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     hall: &'a Hall,
     number: usize,
     /// The round that wrote each block last.

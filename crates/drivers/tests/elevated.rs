@@ -4,7 +4,7 @@
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status};
 use drystone_drivers::null::{Completion, Latency, Null, NullOptions};
 use drystone_drivers::ram::Ram;
 use drystone_queue::RequestQueue;
@@ -47,7 +47,7 @@ fn ram(straight: bool) -> Arc<dyn Device> {
 /// One thread's context, with random numbers of its own.
 struct Submitter {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     state: u64,
     blocks: (u64, u64),
 }

@@ -11,7 +11,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::{Engine, RingEvent};
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioList, Context, ContextSet, DevIndex, Device, Env, Extent, IoBuf, Limits, Op, Result,
+    Bio, BioList, ChannelId, Context, ContextSet, Device, Env, Extent, IoBuf, Limits, Op, Result,
     Sector, Status,
 };
 use drystone_drivers::null::{Completion, Latency, Null, NullOptions, NullQueue, Seek};
@@ -84,7 +84,7 @@ impl Driver for Recorder {
         self.inner.hw_queues()
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<RecorderQueue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<RecorderQueue> {
         let inner = self.inner.open_queue(env, channel, slots)?;
         Ok(RecorderQueue { inner, log: self.log.clone() })
     }
@@ -132,7 +132,7 @@ impl DriverQueue for RecorderQueue {
 struct Disk {
     clock: Arc<ManualClock>,
     cx: Context,
-    dev: DevIndex,
+    dev: ChannelId,
     log: Log,
     /// Requests that have ended.
     served: usize,

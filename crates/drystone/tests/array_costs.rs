@@ -12,7 +12,7 @@ use std::sync::Arc;
 use drystone_core::clock::ManualClock;
 use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, SECTOR_SIZE, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, Device, IoBuf, SECTOR_SIZE, Sector};
 use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
 
@@ -70,7 +70,7 @@ struct Counts {
 struct Bench {
     stack: LiveStack,
     cx: Context,
-    index: DevIndex,
+    index: ChannelId,
 }
 
 impl Bench {

@@ -11,8 +11,8 @@
 //! # use drystone_core::mailbox::Message;
 //! # use drystone_core::op::OpGroup;
 //! # use drystone_core::stats::DiskStats;
-//! # use drystone_core::{Bio, BioList, Channel, Device, DeviceInfo, Env, Extent, Limits, Op};
-//! # use drystone_core::{Result, Status};
+//! # use drystone_core::{Bio, BioList, Channel, ChannelId, Device, DeviceInfo, Env, Extent, Limits};
+//! # use drystone_core::{Op, Result, Status};
 //! # use std::sync::Mutex;
 //! # struct Ram(Arc<Mutex<Vec<u8>>>);
 //! # impl Ram {
@@ -35,7 +35,7 @@
 //! #         }
 //! #     }
 //! #     fn message(&mut self, _env: &mut Env, _message: Arc<Message>) {}
-//! #     fn members(&self) -> &[u32] { &[] }
+//! #     fn members(&self) -> &[ChannelId] { &[] }
 //! #     fn in_flight(&self) -> usize { 0 }
 //! #     fn cancel_pending(&mut self, _env: &mut Env) {}
 //! # }
@@ -44,7 +44,7 @@
 //! #         let (size_bytes, limits) = (self.0.lock().unwrap().len() as u64, Limits::default());
 //! #         DeviceInfo { name: "ram".into(), kind: "ram", size_bytes, limits }
 //! #     }
-//! #     fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+//! #     fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
 //! #         Ok(Box::new(Ram(self.0.clone())))
 //! #     }
 //! #     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector};
 use drystone_lab::scheduler::{Baseline, Patched};
 use drystone_stack::live::{OpenDevice, OpenEnv, open_device, open_with};
 use drystone_stack::spec::DeviceSpec;
@@ -35,7 +35,7 @@ fn open(text: &str, open: OpenDevice) -> Arc<dyn Device> {
 /// One thread's context, which uses blocks of its own.
 struct Submitter {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     number: u64,
 }
 

@@ -8,7 +8,7 @@ use drystone_core::clock::{Clock, ManualClock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockClass;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status,
 };
 use drystone_lab::throttle::{Baseline, NoThrottle, Patched, QUEUE_LOCK, STATS_LOCK};
 use drystone_queue::scheduler::MqDeadline;
@@ -69,7 +69,7 @@ impl Bench {
 
 struct User {
     cx: Context,
-    index: DevIndex,
+    index: ChannelId,
 }
 
 fn bio(write: bool, group: u32, bytes: u64) -> Box<Bio> {

@@ -3,7 +3,7 @@
 use crate::request::{Request, Slots};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{Bio, Env, Extent, Limits, Result, Status};
+use drystone_core::{Bio, ChannelId, Env, Extent, Limits, Result, Status};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -64,7 +64,7 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// # Errors
     /// When the operating system refuses what it needs.
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<Self::Queue>;
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<Self::Queue>;
 
     /// The allocation query; see [`drystone_core::Device::extents`].
     ///

@@ -14,8 +14,8 @@
 //! use drystone_core::clock::SystemClock;
 //! use drystone_core::ring::{Engine, RingEvent};
 //! use drystone_core::sync::LockCounters;
-//! use drystone_core::{Bio, BioList, ContextSet, Device, Env, Extent, IoBuf, Limits, Result};
-//! use drystone_core::{Sector, Status};
+//! use drystone_core::{Bio, BioList, ChannelId, ContextSet, Device, Env, Extent, IoBuf, Limits};
+//! use drystone_core::{Result, Sector, Status};
 //! use drystone_queue::queue::QueueOptions;
 //! use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, RequestQueue, Slots};
 //! use std::sync::Arc;
@@ -37,7 +37,7 @@
 //!     fn hw_queues(&self) -> HwQueues {
 //!         HwQueues { default: 1, poll: 0, depth: 64 }
 //!     }
-//!     fn open_queue(&self, _: &mut Env, _: u32, _: u32) -> Result<ZeroesQueue> {
+//!     fn open_queue(&self, _: &mut Env, _: ChannelId, _: u32) -> Result<ZeroesQueue> {
 //!         Ok(ZeroesQueue)
 //!     }
 //!     fn extents(&self, offset: u64, length: u64, _: usize) -> Result<Vec<Extent>> {

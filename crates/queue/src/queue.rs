@@ -17,7 +17,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Channel, Device, DeviceInfo, Env, Extent, Holders, Limits, Result};
+use drystone_core::{Channel, ChannelId, Device, DeviceInfo, Env, Extent, Holders, Limits, Result};
 use std::sync::Arc;
 
 /// Settings of a queue that its maker may choose; `None` leaves the default.
@@ -280,11 +280,11 @@ pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
 impl<D: Driver, S: Scheduler> TypedDevice for RequestQueue<D, S> {
     type Channel = RequestChannel<D, S>;
 
-    fn open_typed(&self, env: &mut Env, index: u32) -> Result<Self::Channel> {
+    fn open_typed(&self, env: &mut Env, id: ChannelId) -> Result<Self::Channel> {
         let shared = &self.shared;
-        let driver = shared.driver.open_queue(env, index, self.depth())?;
+        let driver = shared.driver.open_queue(env, id, self.depth())?;
         let stats = shared.stats.for_channel();
-        Ok(RequestChannel::new(shared.clone(), driver, stats, index, env))
+        Ok(RequestChannel::new(shared.clone(), driver, stats, id, env))
     }
 }
 
@@ -298,8 +298,8 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(self.open_typed(env, index)?))
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(self.open_typed(env, id)?))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {

@@ -304,6 +304,7 @@ fn free_order() -> drystone_core::primitive::Ordering {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use drystone_core::ChannelId;
     use proptest::prelude::*;
 
     #[test]
@@ -374,26 +375,26 @@ mod tests {
         let user = LockCounters::new(drystone_core::clock::ManualClock::new(1));
         let set = TagSet::new(2);
         let held = [set.take(0, 1), set.take(0, 1), set.take(1, 1)];
-        let waiters: Vec<_> = (0..3).map(|i| Message::new(i, 0)).collect();
+        let waiters: Vec<_> = (0..3).map(|i| Message::new(ChannelId(i), 0)).collect();
         let mut woken = Vec::new();
         for w in &waiters {
             set.wait(w.clone());
-            set.wake(&user, |m| woken.push(m.channel()));
+            set.wake(&user, |m| woken.push(m.channel().0));
         }
         assert!(woken.is_empty(), "no tag is free");
         assert!(set.free(held[0]));
-        set.wake(&user, |m| woken.push(m.channel()));
+        set.wake(&user, |m| woken.push(m.channel().0));
         assert_eq!(woken, [0]);
         assert!(set.free(held[1]));
-        set.wake(&user, |m| woken.push(m.channel()));
+        set.wake(&user, |m| woken.push(m.channel().0));
         assert_eq!(woken, [0, 1], "two tags, two woken, though neither has taken one yet");
         // The first takes its tag; the second needs none any more and passes the tag on.
         let tag = set.take(0, 1);
         set.woken();
-        set.wake(&user, |m| woken.push(m.channel()));
+        set.wake(&user, |m| woken.push(m.channel().0));
         assert_eq!(woken, [0, 1]);
         set.woken();
-        set.wake(&user, |m| woken.push(m.channel()));
+        set.wake(&user, |m| woken.push(m.channel().0));
         assert_eq!(woken, [0, 1, 2]);
         set.woken();
         assert!(!set.has_waiters() && !set.free(tag));
@@ -403,6 +404,7 @@ mod tests {
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;
+    use drystone_core::ChannelId;
     use drystone_core::clock::ManualClock;
     use drystone_core::primitive::{AtomicBool, AtomicUsize};
     use loom::cell::UnsafeCell;
@@ -426,7 +428,7 @@ mod loom_tests {
             Arc::new(Model {
                 set,
                 slots: (0..depth).map(|_| UnsafeCell::new(())).collect(),
-                messages: (0..contexts).map(|i| Message::new(i, 0)).collect(),
+                messages: (0..contexts).map(|i| Message::new(ChannelId(i), 0)).collect(),
                 served: (0..contexts).map(|_| AtomicBool::new(false)).collect(),
                 sent: AtomicUsize::new(0),
             })
@@ -448,7 +450,7 @@ mod loom_tests {
                 let tags = self.set.take(0, 1);
                 let got = tags.mask != 0;
                 if got {
-                    let _ = self.use_and_free(message.channel(), tags);
+                    let _ = self.use_and_free(message.channel().0, tags);
                 }
                 self.set.woken();
                 if !got {

@@ -2,7 +2,7 @@
 
 use crate::disk::Disk;
 use crate::world::World;
-use drystone_core::{Bio, BioList, Context, DevIndex};
+use drystone_core::{Bio, BioList, ChannelId, Context};
 use drystone_drivers::file::File;
 use drystone_stack::live::{Files, LiveStack, OpenEnv, Platform};
 use drystone_stack::spec::FileSpec;
@@ -65,7 +65,7 @@ fn platform(world: &World) -> Platform {
 }
 
 /// Do one I/O and wait for its end. On a fiber only.
-pub fn one(cx: &mut Context, device: DevIndex, bio: Box<Bio>) -> Box<Bio> {
+pub fn one(cx: &mut Context, device: ChannelId, bio: Box<Bio>) -> Box<Bio> {
     let mut bios = BioList::new();
     bios.push(bio);
     cx.submit(device, &mut bios);

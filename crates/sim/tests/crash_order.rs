@@ -2,7 +2,7 @@
 //! another, a mark that the note is there. It shows what a subject has to do, and that a mark that
 //! does not wait for its note is found.
 
-use drystone_core::{Bio, Context, ContextSet, DevIndex, IoBuf, Sector, Status};
+use drystone_core::{Bio, ChannelId, Context, ContextSet, IoBuf, Sector, Status};
 use drystone_sim::counts::Counts;
 use drystone_sim::crash::{self, Subject};
 use drystone_sim::disk::{Disk, DiskOptions};
@@ -31,7 +31,7 @@ struct Notes {
 struct Started {
     stack: LiveStack,
     cx: Context,
-    devices: [DevIndex; 2],
+    devices: [ChannelId; 2],
 }
 
 impl Started {

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use drystone_core::clock::SystemClock;
-use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, IoBuf, Sector};
 use drystone_stack::live::{LiveStack, OpenEnv, SleepFn};
 use drystone_stack::{Source, check};
 
@@ -29,7 +29,7 @@ table = "0 65536 striped 2 8 left 0 right 0"
 /// Submits a bio for each block, and waits for all of them.
 fn all_blocks(
     context: &mut Context,
-    device: DevIndex,
+    channel: ChannelId,
     bio: impl Fn(Sector, u64) -> Box<Bio>,
 ) -> Result<BioList, String> {
     let (mut bios, mut done) = (BioList::new(), BioList::new());
@@ -38,7 +38,7 @@ fn all_blocks(
         bio.user_data = block;
         bios.push(bio);
     }
-    context.submit(device, &mut bios);
+    context.submit(channel, &mut bios);
     while done.len() < BLOCKS as usize {
         if context.reap(&mut done) == 0 {
             context.wait(None);
@@ -61,11 +61,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stripe = devices.iter().find(|live| live.name == "stripe").ok_or("no device")?;
 
     let mut context = stack.contexts().open(stack.engine())?;
-    let index = context.open(&stripe.device)?;
+    let channel = context.open(&stripe.device)?;
     let write = |at, block| Bio::write(at, IoBuf::from_slice(&pattern(block)));
-    all_blocks(&mut context, index, write)?;
+    all_blocks(&mut context, channel, write)?;
     let read = |at, _| Bio::read(at, IoBuf::zeroed(BLOCK as usize));
-    for bio in all_blocks(&mut context, index, read)?.iter() {
+    for bio in all_blocks(&mut context, channel, read)?.iter() {
         let data = bio.buf().ok_or("the bio owns its buffer")?;
         if data[..] != pattern(bio.user_data)[..] {
             return Err(format!("block {} is not what was written", bio.user_data).into());

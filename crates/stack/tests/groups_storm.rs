@@ -20,7 +20,7 @@ use common::{Random, one, seed};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Op, Sector, Status,
+    Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Op, Sector, Status,
 };
 use drystone_stack::live::{LiveRuntime, LiveStack, OpenEnv};
 use drystone_stack::runtime::{Change, Runtime};
@@ -162,7 +162,7 @@ struct Load<'a> {
     set: Arc<ContextSet>,
     number: usize,
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     random: Random,
     /// The open I/Os, by user data: the place, and whether it is written.
     open: BTreeMap<u64, (u64, bool)>,
@@ -306,7 +306,7 @@ impl<'a> Load<'a> {
     }
 }
 
-fn opened_context(storm: &Storm, set: &Arc<ContextSet>) -> (Context, DevIndex) {
+fn opened_context(storm: &Storm, set: &Arc<ContextSet>) -> (Context, ChannelId) {
     let mut cx = set.open(Engine::Auto).expect("a ring");
     let device = cx.open(&storm.device("top")).expect("a channel");
     (cx, device)

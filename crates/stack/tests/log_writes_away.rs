@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status,
 };
 use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
@@ -29,7 +29,7 @@ table = "0 2048 log-writes data log"
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn open(stack: &LiveStack, contexts: &Arc<ContextSet>) -> (Context, DevIndex) {
+fn open(stack: &LiveStack, contexts: &Arc<ContextSet>) -> (Context, ChannelId) {
     let devices = stack.devices();
     let device: &Arc<dyn Device> = &devices.iter().find(|live| live.name == "v").unwrap().device;
     let mut cx = contexts.open(Engine::Plain).unwrap();
@@ -37,7 +37,7 @@ fn open(stack: &LiveStack, contexts: &Arc<ContextSet>) -> (Context, DevIndex) {
     (cx, index)
 }
 
-fn submit(cx: &mut Context, device: DevIndex, bio: Box<Bio>) {
+fn submit(cx: &mut Context, device: ChannelId, bio: Box<Bio>) {
     let mut bios = BioList::new();
     bios.push(bio);
     cx.submit(device, &mut bios);

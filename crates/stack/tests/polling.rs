@@ -7,7 +7,7 @@ use drystone_core::clock::SystemClock;
 use drystone_core::context::{Cookie, PollPath};
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status,
 };
 use drystone_stack::live::{OpenEnv, open_one};
 use drystone_stack::{Source, check};
@@ -34,7 +34,7 @@ table = "0 4096 striped 2 8 a 0 b 0"
 table = "0 4096 linear stripe 0"
 "#;
 
-fn open(set: &Arc<ContextSet>, device: &Arc<dyn Device>) -> (Context, DevIndex) {
+fn open(set: &Arc<ContextSet>, device: &Arc<dyn Device>) -> (Context, ChannelId) {
     let mut cx = set.open(Engine::Plain).unwrap();
     let index = cx.open(device).unwrap();
     (cx, index)

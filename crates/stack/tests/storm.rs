@@ -19,7 +19,7 @@ use common::{Random, one, seed};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status,
 };
 use drystone_stack::live::{LiveStack, OpenEnv};
 use drystone_stack::{Source, check};
@@ -205,7 +205,7 @@ struct Load<'a> {
     storm: &'a Storm,
     number: usize,
     cx: Context,
-    devices: Vec<DevIndex>,
+    devices: Vec<ChannelId>,
     random: Random,
     /// The open I/Os, by user data: the volume and sector, and the value that is read or written.
     open: BTreeMap<u64, (usize, u64, u64)>,

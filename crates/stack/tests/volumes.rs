@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use drystone_core::clock::ManualClock;
 use drystone_core::ring::Engine;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector, Status,
 };
 use drystone_stack::live::{LiveDevice, LiveRuntime, LiveStack, OpenEnv, SleepFn};
 use drystone_stack::runtime::{Change, ChangeError, Refused, Runtime, VolumeReport};
@@ -147,7 +147,7 @@ impl Rig {
 /// A context with one device.
 struct User {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
 }
 
 impl User {

@@ -31,7 +31,7 @@ use crate::table::Table;
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioList, Channel, Env, SECTOR_SIZE, Sector};
+use drystone_core::{Bio, BioList, Channel, ChannelId, Env, SECTOR_SIZE, Sector};
 use std::sync::Arc;
 
 /// One context's way into a volume. On cache lines of its own.
@@ -44,9 +44,9 @@ pub struct VolumeChannel {
 }
 
 impl VolumeChannel {
-    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, id: ChannelId) -> Self {
         let mut channel = VolumeChannel {
-            view: VolumeView::new(shared.clone(), env, index),
+            view: VolumeView::new(shared.clone(), env, id),
             accounts: Accounts::new(shared),
             held: HeldBios::default(),
             segments: Segments::default(),
@@ -107,7 +107,7 @@ impl VolumeChannel {
     /// and get their time there.
     #[inline]
     fn take(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
-        let index = self.view.index();
+        let own = self.view.channel();
         self.take_run(env, bios);
         let mut moved = 0;
         loop {
@@ -117,14 +117,14 @@ impl VolumeChannel {
                 Way::Move(member, sector) => {
                     moved += 1;
                     self.accounts.start(bio.op.group());
-                    let noted = bio.begin_remap(index);
+                    let noted = bio.begin_remap(own);
                     debug_assert!(noted, "its trail was checked before");
                     self.view.send_to_sector(env, (member, sector), bio);
                 }
                 Way::Divide => {
                     bio.stamp(now);
                     self.accounts.start(bio.op.group());
-                    let bio = env.begin_remap(bio, index);
+                    let bio = env.begin_remap(bio, own);
                     self.segments.divide(&self.view, env, bio);
                 }
                 Way::Slow => {
@@ -135,31 +135,31 @@ impl VolumeChannel {
                 }
             }
         }
-        env.count_remapped(index, moved);
+        env.count_remapped(own, moved);
     }
 
     /// The bios at the beginning, if all that a table says is that they are moved to one member:
     /// the list goes there as it is.
     #[inline]
     fn take_run(&mut self, env: &mut Env, bios: &mut BioList) {
-        let (view, accounts, index) = (&self.view, &mut self.accounts, self.view.index());
+        let (view, accounts, own) = (&self.view, &mut self.accounts, self.view.channel());
         let Some((member, add)) = view.table().and_then(Table::only_linear) else { return };
         let mut run = bios.take_while(|bio| {
-            if !view.is_plain(bio) || !bio.begin_remap(index) {
+            if !view.is_plain(bio) || !bio.begin_remap(own) {
                 return false;
             }
             accounts.start(bio.op.group());
             bio.sector = Sector(bio.sector.0.wrapping_add(add));
             true
         });
-        env.count_remapped(index, run.len());
+        env.count_remapped(own, run.len());
         view.send_all(env, member, &mut run);
     }
 
     /// The same for a single striped segment, as long as bios lie in one chunk each. How many.
     #[inline]
     fn take_striped(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
-        let (view, index) = (&self.view, self.view.index());
+        let (view, own) = (&self.view, self.view.channel());
         let Some(striped) = view.table().and_then(Table::only_striped) else { return 0 };
         let mut moved = 0;
         while let Some(bio) = bios.front_mut() {
@@ -167,7 +167,7 @@ impl VolumeChannel {
                 break;
             }
             let there = striped.position(bio.sector.0);
-            if bio.bytes > there.left * SECTOR_SIZE || !bio.begin_remap(index) {
+            if bio.bytes > there.left * SECTOR_SIZE || !bio.begin_remap(own) {
                 break;
             }
             self.accounts.start(bio.op.group());
@@ -185,7 +185,7 @@ impl VolumeChannel {
             return None;
         }
         self.accounts.start(bio.op.group());
-        Some(env.begin_remap(bio, self.view.index()))
+        Some(env.begin_remap(bio, self.view.channel()))
     }
 }
 
@@ -227,7 +227,7 @@ impl Channel for VolumeChannel {
         self.segments.waits_on_peer()
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         self.view.members()
     }
 

@@ -23,7 +23,9 @@ use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::DiskStats;
 use drystone_core::sync::{Guard, LockCounters};
-use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Holder, Holders, Result};
+use drystone_core::{
+    Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, Holder, Holders, Result,
+};
 use std::sync::{Arc, Weak};
 
 /// A device made of others. Cheap to clone; all clones are the same volume.
@@ -187,8 +189,8 @@ impl Volume {
 impl TypedDevice for Volume {
     type Channel = VolumeChannel;
 
-    fn open_typed(&self, env: &mut Env, index: u32) -> Result<VolumeChannel> {
-        Ok(VolumeChannel::new(self.shared.clone(), env, index))
+    fn open_typed(&self, env: &mut Env, id: ChannelId) -> Result<VolumeChannel> {
+        Ok(VolumeChannel::new(self.shared.clone(), env, id))
     }
 }
 
@@ -207,8 +209,8 @@ impl Device for Volume {
         }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(self.open_typed(env, index)?))
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(self.open_typed(env, id)?))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {

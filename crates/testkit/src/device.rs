@@ -9,12 +9,14 @@ use drystone_core::op::OpGroup;
 use drystone_core::ring::Engine;
 use drystone_core::stats::DiskStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
+use drystone_core::{
+    Channel, ChannelId, ContextSet, Device, DeviceInfo, Env, Error, Extent, Limits, Result,
+};
 
 /// The methods of a [`Device`] without statistics and attributes, to stand in its `impl`.
 ///
 /// ```
-/// use drystone_core::{Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
+/// use drystone_core::{Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, Limits, Result};
 ///
 /// struct Fake;
 ///
@@ -27,7 +29,7 @@ use drystone_core::{Channel, ContextSet, Device, DeviceInfo, Env, Error, Extent,
 ///         DeviceInfo { name: "fake".into(), kind: "test", size_bytes: 512, limits }
 ///     }
 ///
-///     fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+///     fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
 ///         panic!("nobody opens it")
 ///     }
 ///
@@ -114,8 +116,8 @@ impl Device for HookedDevice {
         self.inner.info()
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        self.inner.open_channel(env, index)
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        self.inner.open_channel(env, id)
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
@@ -152,7 +154,7 @@ impl<F: FnOnce(&mut Env) + Send> Device for TestRunner<F> {
         DeviceInfo { name: "test".into(), kind: "test", size_bytes: 512, limits }
     }
 
-    fn open_channel(&self, env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
         let test = self.0.lock(&env.locks).take();
         test.expect("one test")(env);
         Err(Error::invalid("there is no channel"))
@@ -197,7 +199,7 @@ mod tests {
             DeviceInfo { name: "fake".into(), kind: "test", size_bytes: 512, limits }
         }
 
-        fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+        fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
             unreachable!("nobody opens it")
         }
 

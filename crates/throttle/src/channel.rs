@@ -25,7 +25,7 @@ use crate::rules::Rules;
 use crate::throttled::{Throttle, ThrottleChannel};
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status, Subscription};
+use drystone_core::{Bio, BioFlags, BioList, Channel, ChannelId, Env, Op, Status, Subscription};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -48,8 +48,8 @@ pub struct GroupChannel {
 }
 
 impl GroupChannel {
-    fn new(device: &Arc<DeviceThrottle>, env: &mut Env, index: u32) -> Self {
-        let port = device.shared().open_port(Message::to(env.handle(), index, 0), &env.locks);
+    fn new(device: &Arc<DeviceThrottle>, env: &mut Env, id: ChannelId) -> Self {
+        let port = device.shared().open_port(Message::to(env.handle(), id, 0), &env.locks);
         let rules = Subscription::new(device.shared().published_rules(), &env.locks);
         GroupChannel {
             device: device.clone(),
@@ -275,8 +275,8 @@ impl Throttle for DeviceThrottle {
         device
     }
 
-    fn open(self: &Arc<Self>, env: &mut Env, index: u32) -> GroupChannel {
-        GroupChannel::new(self, env, index)
+    fn open(self: &Arc<Self>, env: &mut Env, id: ChannelId) -> GroupChannel {
+        GroupChannel::new(self, env, id)
     }
 }
 

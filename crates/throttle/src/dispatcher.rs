@@ -256,7 +256,7 @@ mod tests {
     use drystone_core::mailbox::Message;
     use drystone_core::ring::Engine;
     use drystone_core::sync::LockRegistry;
-    use drystone_core::{ContextSet, IoBuf, Sector};
+    use drystone_core::{ChannelId, ContextSet, IoBuf, Sector};
 
     /// Bios are withdrawn between the closing of a lane and the new rules, while others are
     /// published there that no holder has taken in yet.
@@ -272,8 +272,9 @@ mod tests {
         let limits = Limits { wiops: Some(1), ..Limits::default() };
         device.set_limits(&hierarchy, &[(group, limits)]);
         let context = ContextSet::counted_by(registry).open(Engine::Plain).unwrap();
-        let port =
-            device.shared().open_port(Message::to(Arc::downgrade(context.handle()), 0, 0), &locks);
+        let port = device
+            .shared()
+            .open_port(Message::to(Arc::downgrade(context.handle()), ChannelId(0), 0), &locks);
 
         let (epoch, rules) = device.shared().rules(&locks);
         let lane = rules.path(group, Direction::Write).unwrap().lane.clone();

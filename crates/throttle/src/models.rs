@@ -12,7 +12,7 @@ use crate::port::Port;
 use drystone_core::clock::ManualClock;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
-use drystone_core::{Bio, BioList, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, IoBuf, Sector};
 use std::sync::Arc;
 
 fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
@@ -116,7 +116,7 @@ impl Scene {
     fn new() -> Arc<Self> {
         let locks = counters();
         let device = DeviceThrottle::new("d", ManualClock::new(1_000_000_000), &locks);
-        let port = device.shared().open_port(Message::new(0, 0), &locks);
+        let port = device.shared().open_port(Message::new(ChannelId(0), 0), &locks);
         let mut hierarchy = Hierarchy::new();
         let group = hierarchy.insert(GroupId::ROOT, "g", "g").unwrap();
         device.add_groups(&hierarchy, &[group]);

@@ -12,7 +12,9 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::DiskStats;
-use drystone_core::{Bio, BioList, Channel, Device, DeviceInfo, Env, Extent, Holders, Result};
+use drystone_core::{
+    Bio, BioList, Channel, ChannelId, Device, DeviceInfo, Env, Extent, Holders, Result,
+};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,8 +29,8 @@ pub trait Throttle: Send + Sync + Sized + 'static {
     /// One on what the product's knows of a device.
     fn over(device: Arc<DeviceThrottle>) -> Arc<Self>;
 
-    /// Open it for a context, whose channel number `index` the device becomes.
-    fn open(self: &Arc<Self>, env: &mut Env, index: u32) -> Self::Channel;
+    /// Open it for a context, whose channel `id` the device becomes.
+    fn open(self: &Arc<Self>, env: &mut Env, id: ChannelId) -> Self::Channel;
 }
 
 /// The throttle as one context uses it; called with that context in hand.
@@ -83,9 +85,9 @@ impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
         self.device.info()
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        let device = self.device.open_typed(env, index)?;
-        let throttle = self.throttle.open(env, index);
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        let device = self.device.open_typed(env, id)?;
+        let throttle = self.throttle.open(env, id);
         Ok(Box::new(ThrottledChannel { throttle, device }))
     }
 
@@ -158,7 +160,7 @@ impl<T: ThrottleChannel, C: Channel + 'static> Channel for ThrottledChannel<T, C
         self.device.first_part(bio)
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         self.device.members()
     }
 

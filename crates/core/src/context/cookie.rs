@@ -5,7 +5,7 @@
 //! can free what it points at. Ours holds numbers that are never used again for anything else but a
 //! channel of the same context; if what they name is gone, polling it finds nothing.
 
-use crate::units::ContextId;
+use crate::units::{ChannelId, ContextId};
 
 /// The trace of a submission of polled bios, for [`super::Context::poll_for`]. May be given to
 /// another thread.
@@ -23,13 +23,13 @@ pub(crate) enum PolledTo {
     #[default]
     Nobody,
     /// All of it to one channel.
-    One(u32),
+    One(ChannelId),
     /// To several.
     Several,
 }
 
 impl PolledTo {
-    pub(super) fn add(&mut self, channel: u32) {
+    pub(super) fn add(&mut self, channel: ChannelId) {
         *self = match *self {
             PolledTo::Nobody => PolledTo::One(channel),
             PolledTo::One(one) if one == channel => PolledTo::One(channel),

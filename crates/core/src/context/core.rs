@@ -15,21 +15,10 @@ use crate::ring::bell::Bell;
 use crate::ring::{RingEvent, Token};
 use crate::status::Status;
 use crate::sync::{LockClass, between_polls, pause};
-use crate::units::ContextId;
+use crate::units::{ChannelId, ContextId};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// Index of a device that a context has opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DevIndex(pub(crate) u32);
-
-impl DevIndex {
-    /// The channel's number.
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
 
 /// Calls of reap between two checks of the channels' deadlines, for loops that never wait.
 const REAPS_A_TICK: u32 = 256;
@@ -95,53 +84,59 @@ impl ContextCore {
         }
     }
 
-    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
+    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> Result<ChannelId> {
         self.free_channels_if_many();
         // Devices that a volume named meanwhile and that are not used yet.
-        self.unopened().into_iter().for_each(|index| _ = self.open_channel(index as usize));
+        self.unopened().into_iter().for_each(|id| _ = self.open_channel(id));
         let gaps = self.unopened();
-        let index = self.env.channel_of(device);
+        let id = self.env.channel_of(device);
         let mut opened = Vec::new();
-        if let Err(error) = self.open_all(index, &gaps, &mut opened) {
+        if let Err(error) = self.open_all(id, &gaps, &mut opened) {
             // Perhaps at a member: nothing stays of what was opened for it.
-            opened.into_iter().for_each(|index| self.close_channel(index));
+            opened.into_iter().for_each(|id| self.close_channel(id));
             self.free_channels();
             return Err(error);
         }
-        self.env.links.give_to_owner(index);
-        Ok(DevIndex(index))
+        self.env.links.give_to_owner(id);
+        Ok(id)
     }
 
     /// Open a channel unless it is open, and all that have a number by now but for `gaps`: the
     /// members that it names.
-    fn open_all(&mut self, index: u32, gaps: &[u32], opened: &mut Vec<u32>) -> Result<()> {
-        let mut next = Some(index).filter(|_| !self.is_open(index));
-        while let Some(index) = next {
-            self.open_channel(index as usize)?;
-            opened.push(index);
-            next = self.unopened().into_iter().find(|index| !gaps.contains(index));
+    fn open_all(
+        &mut self,
+        id: ChannelId,
+        gaps: &[ChannelId],
+        opened: &mut Vec<ChannelId>,
+    ) -> Result<()> {
+        let mut next = Some(id).filter(|_| !self.is_open(id));
+        while let Some(id) = next {
+            self.open_channel(id)?;
+            opened.push(id);
+            next = self.unopened().into_iter().find(|id| !gaps.contains(id));
         }
         Ok(())
     }
 
-    fn is_open(&self, index: u32) -> bool {
-        self.channels.get(index as usize).is_some_and(Option::is_some)
+    fn is_open(&self, id: ChannelId) -> bool {
+        self.channels.get(id.index()).is_some_and(Option::is_some)
     }
 
     /// Channels that have a number only.
-    fn unopened(&self) -> Vec<u32> {
-        self.env.links.numbers().filter(|index| !self.is_open(*index)).collect()
+    fn unopened(&self) -> Vec<ChannelId> {
+        self.env.links.numbers().filter(|id| !self.is_open(*id)).collect()
     }
 
-    fn open_channel(&mut self, index: usize) -> Result<()> {
-        if index >= MAX_DEVICES {
+    fn open_channel(&mut self, id: ChannelId) -> Result<()> {
+        let at = id.index();
+        if at >= MAX_DEVICES {
             return Err(Error::invalid(format!("a context can open {MAX_DEVICES} devices")));
         }
-        if self.channels.len() <= index {
-            self.channels.resize_with(index + 1, || None);
+        if self.channels.len() <= at {
+            self.channels.resize_with(at + 1, || None);
         }
-        let device = self.env.links.device(index as u32).expect("it has a number").clone();
-        self.channels[index] = Some(device.open_channel(&mut self.env, index as u32)?);
+        let device = self.env.links.device(id).expect("it has a number").clone();
+        self.channels[at] = Some(device.open_channel(&mut self.env, id)?);
         Ok(())
     }
 
@@ -156,40 +151,40 @@ impl ContextCore {
     /// over, and those that were named and never opened.
     #[cold]
     fn free_channels(&mut self) {
-        let named: BTreeSet<u32> =
+        let named: BTreeSet<ChannelId> =
             self.open_channels().flat_map(|c| c.members()).copied().collect();
         let numbers: Vec<_> = self.env.links.numbers().collect();
-        for index in numbers.into_iter().filter(|index| !named.contains(index)) {
+        for id in numbers.into_iter().filter(|id| !named.contains(id)) {
             self.env.links.end_run();
-            if self.env.links.is_idle(index) && self.try_retire(index) {
-                self.env.links.forget(index);
-                self.close_channel(index);
+            if self.env.links.is_idle(id) && self.try_retire(id) {
+                self.env.links.forget(id);
+                self.close_channel(id);
             }
         }
         self.env.links.swept();
     }
 
-    fn close_channel(&mut self, index: u32) {
-        let channel = self.channels.get_mut(index as usize).and_then(Option::take);
+    fn close_channel(&mut self, id: ChannelId) {
+        let channel = self.channels.get_mut(id.index()).and_then(Option::take);
         if let Some(mut channel) = channel {
             channel.close(&mut self.env);
         }
     }
 
-    pub(crate) fn release(&mut self, device: DevIndex) {
-        self.env.links.take_from_owner(device.0);
+    pub(crate) fn release(&mut self, id: ChannelId) {
+        self.env.links.take_from_owner(id);
         self.free_channels();
     }
 
-    fn try_retire(&mut self, index: u32) -> bool {
-        match self.channels.get_mut(index as usize) {
+    fn try_retire(&mut self, id: ChannelId) -> bool {
+        match self.channels.get_mut(id.index()) {
             Some(Some(channel)) => channel.in_flight() == 0 && channel.try_retire(),
             _ => true,
         }
     }
 
     #[inline]
-    pub(crate) fn submit(&mut self, device: DevIndex, bios: &mut BioList) {
+    pub(crate) fn submit(&mut self, id: ChannelId, bios: &mut BioList) {
         if bios.is_empty() {
             return;
         }
@@ -200,9 +195,9 @@ impl ContextCore {
             self.polled |= polled;
         }
         self.env.plugged = self.has_plug;
-        match &mut self.channels[device.0 as usize] {
+        match &mut self.channels[id.index()] {
             Some(channel) => channel.submit(&mut self.env, bios),
-            None => self.env.links.send_all_down(device.0, bios),
+            None => self.env.links.send_all_down(id, bios),
         }
         self.env.time.begin_below();
         self.run_links();
@@ -214,22 +209,22 @@ impl ContextCore {
     /// Hand on what channels passed to one another, until nothing is left.
     #[inline]
     fn run_links(&mut self) {
-        while let Some(index) = self.env.links.next_ready() {
-            self.run_link(index);
+        while let Some(id) = self.env.links.next_ready() {
+            self.run_link(id);
         }
     }
 
     #[inline]
-    fn run_link(&mut self, index: u32) {
-        let at = index as usize;
-        if self.channels.get(at).is_none_or(Option::is_none) && !self.open_late(at) {
-            let mut bios = self.env.links.link(index).down.take();
+    fn run_link(&mut self, id: ChannelId) {
+        let at = id.index();
+        if self.channels.get(at).is_none_or(Option::is_none) && !self.open_late(id) {
+            let mut bios = self.env.links.link(id).down.take();
             while let Some(bio) = bios.pop() {
                 self.env.end_with(bio, Status::IoError);
             }
             return;
         }
-        let link = self.env.links.link(index);
+        let link = self.env.links.link(id);
         let (mut down, mut returned) = (link.down.take(), link.returned.take());
         // Taken only with something in it: its memory must stay there.
         let mut done = match link.remapped_done.is_empty() {
@@ -240,7 +235,7 @@ impl ContextCore {
         if !done.is_empty() {
             channel.remapped_done(&mut self.env, &done);
             done.clear();
-            self.env.links.link(index).remapped_done = done;
+            self.env.links.link(id).remapped_done = done;
         }
         if !returned.is_empty() {
             channel.returned(&mut self.env, &mut returned);
@@ -252,9 +247,9 @@ impl ContextCore {
 
     /// A volume's table names a device that this context has not used so far.
     #[cold]
-    fn open_late(&mut self, index: usize) -> bool {
+    fn open_late(&mut self, id: ChannelId) -> bool {
         self.free_channels_if_many();
-        self.open_channel(index).is_ok()
+        self.open_channel(id).is_ok()
     }
 
     #[inline]
@@ -333,7 +328,7 @@ impl ContextCore {
         let mut messages = std::mem::take(&mut self.messages);
         mailbox.take(|m| messages.push(m));
         for message in messages.drain(..) {
-            if let Some(Some(channel)) = self.channels.get_mut(message.channel() as usize) {
+            if let Some(Some(channel)) = self.channels.get_mut(message.channel().index()) {
                 channel.message(&mut self.env, message);
             }
         }
@@ -456,8 +451,8 @@ impl ContextCore {
     }
 
     /// The same for one channel.
-    pub(crate) fn poll_channel(&mut self, channel: u32) {
-        if let Some(Some(channel)) = self.channels.get_mut(channel as usize) {
+    pub(crate) fn poll_channel(&mut self, id: ChannelId) {
+        if let Some(Some(channel)) = self.channels.get_mut(id.index()) {
             let found = channel.poll(&mut self.env);
             self.polled(found);
         }

@@ -32,6 +32,7 @@ mod loom_tests {
     use super::*;
     use crate::mailbox::{Mailbox, Message};
     use crate::primitive::{Arc, AtomicBool, AtomicUsize, Ordering::*};
+    use crate::units::ChannelId;
 
     /// The gate's owner side without its fences, which order nothing here.
     #[derive(Default)]
@@ -49,7 +50,7 @@ mod loom_tests {
         }
 
         /// A sender that visits only if the owner will not recheck.
-        fn send(&self, channel: u32) {
+        fn send(&self, channel: ChannelId) {
             self.mailbox.push(Message::new(channel, 0));
             if !owner_will_recheck(|| self.inside.load(Relaxed)) {
                 self.take();
@@ -77,7 +78,7 @@ mod loom_tests {
             let threads: Vec<_> = (0..senders)
                 .map(|n| {
                     let model = model.clone();
-                    loom::thread::spawn(move || model.send(n))
+                    loom::thread::spawn(move || model.send(ChannelId(n)))
                 })
                 .collect();
             model.owner_call();

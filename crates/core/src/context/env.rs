@@ -12,7 +12,7 @@ use crate::mailbox::Message;
 use crate::ring::{Ring, RingEvent, Token};
 use crate::status::Status;
 use crate::sync::LockCounters;
-use crate::units::ContextId;
+use crate::units::{ChannelId, ContextId};
 use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 
@@ -105,20 +105,20 @@ impl Env {
     }
 
     /// Channel `channel` has started something that only polling finds.
-    pub fn polls(&mut self, channel: u32) {
+    pub fn polls(&mut self, channel: ChannelId) {
         self.polled_to.add(channel);
     }
 
     /// A token for an operation of channel `channel`.
     #[inline]
-    pub fn token(channel: u32, value: u64) -> Token {
-        Token::new(channel as u16, value)
+    pub fn token(channel: ChannelId, value: u64) -> Token {
+        Token::new(channel.0 as u16, value)
     }
 
     /// The number of `device`'s channel in this context, valid while the calling channel has it
     /// among its [`crate::Channel::members`]. The channel is opened, if there is none, when the
     /// calling channel has returned; if it cannot be, bios sent to it end with [`Status::IoError`].
-    pub fn channel_of(&mut self, device: &Arc<dyn Device>) -> u32 {
+    pub fn channel_of(&mut self, device: &Arc<dyn Device>) -> ChannelId {
         self.links.number(device)
     }
 
@@ -130,14 +130,14 @@ impl Env {
 
     /// Send `bio` to channel `channel`, once the calling channel has returned.
     #[inline]
-    pub fn send_down(&mut self, channel: u32, bio: Box<Bio>) {
+    pub fn send_down(&mut self, channel: ChannelId, bio: Box<Bio>) {
         self.links.send_down(channel, bio);
     }
 
     /// Send `bios` (emptied) to channel `channel`, in their order, once the calling channel has
     /// returned.
     #[inline]
-    pub fn send_all_down(&mut self, channel: u32, bios: &mut BioList) {
+    pub fn send_all_down(&mut self, channel: ChannelId, bios: &mut BioList) {
         if !bios.is_empty() {
             self.links.send_all_down(channel, bios);
         }
@@ -147,7 +147,7 @@ impl Env {
     /// ends, and may be moved meanwhile. The returned bio goes on in its place: the bio itself, or,
     /// after many volumes, a part of it.
     #[must_use]
-    pub fn begin_remap(&mut self, mut bio: Box<Bio>, channel: u32) -> Box<Bio> {
+    pub fn begin_remap(&mut self, mut bio: Box<Bio>, channel: ChannelId) -> Box<Bio> {
         self.count_remapped(channel, 1);
         while !bio.begin_remap(channel) {
             bio = self.part_instead(bio);
@@ -158,12 +158,12 @@ impl Env {
     /// Channel `channel` has remapped `bios` bios ([`Bio::begin_remap`]). To be called before the
     /// channel returns.
     #[inline]
-    pub fn count_remapped(&mut self, channel: u32, bios: usize) {
+    pub fn count_remapped(&mut self, channel: ChannelId, bios: usize) {
         self.links.count_remapped(channel, bios);
     }
 
     /// Bios that channel `channel` remapped and that have not ended.
-    pub fn remapped_in_flight(&mut self, channel: u32) -> usize {
+    pub fn remapped_in_flight(&mut self, channel: ChannelId) -> usize {
         self.links.in_flight(channel)
     }
 
@@ -195,7 +195,7 @@ impl Env {
 
     /// The channel that gets the ended bio before its submitter, because it failed.
     #[inline]
-    fn retry_channel(&mut self, bio: &mut Bio) -> Option<u32> {
+    fn retry_channel(&mut self, bio: &mut Bio) -> Option<ChannelId> {
         if bio.status.is_ok() {
             return None;
         }

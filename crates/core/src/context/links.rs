@@ -17,6 +17,7 @@ use crate::device::Device;
 use crate::list::BioList;
 use crate::op::OpGroup;
 use crate::slab::Slab;
+use crate::units::ChannelId;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -75,42 +76,42 @@ pub(super) struct Links {
     /// Numbers given since the last sweep, and how many there may be until the next.
     given: usize,
     given_max: usize,
-    ready: VecDeque<u32>,
+    ready: VecDeque<ChannelId>,
     /// The last ends, not yet told to their volumes.
     run: Run,
 }
 
 impl Links {
     /// The number of `device`'s channel; a new one for a device that has none.
-    pub(super) fn number(&mut self, device: &Arc<dyn Device>) -> u32 {
+    pub(super) fn number(&mut self, device: &Arc<dyn Device>) -> ChannelId {
         let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(device).addr();
         if let Some((found, _)) = self.devices.iter().find(|(_, device)| same(device)) {
-            return found;
+            return ChannelId(found);
         }
         self.given += 1;
         let number = self.devices.insert(device.clone());
         self.links.resize_with(self.devices.numbers_end() as usize, Link::default);
-        number
+        ChannelId(number)
     }
 
     /// The device of a channel.
-    pub(super) fn device(&self, channel: u32) -> Option<&Arc<dyn Device>> {
-        self.devices.get(channel)
+    pub(super) fn device(&self, channel: ChannelId) -> Option<&Arc<dyn Device>> {
+        self.devices.get(channel.0)
     }
 
     /// Numbers that a device has, open or not.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.devices.iter().map(|(number, _)| number)
+    pub(super) fn numbers(&self) -> impl Iterator<Item = ChannelId> {
+        self.devices.iter().map(|(number, _)| ChannelId(number))
     }
 
     /// The owner gets the number of a channel, which stays.
-    pub(super) fn give_to_owner(&mut self, channel: u32) {
-        self.links[channel as usize].is_owners = true;
+    pub(super) fn give_to_owner(&mut self, channel: ChannelId) {
+        self.links[channel.index()].is_owners = true;
     }
 
     /// The owner does not need the number any more.
-    pub(super) fn take_from_owner(&mut self, channel: u32) {
-        self.links[channel as usize].is_owners = false;
+    pub(super) fn take_from_owner(&mut self, channel: ChannelId) {
+        self.links[channel.index()].is_owners = false;
     }
 
     /// Some number is not needed any more, or soon will not be: sweep at the next occasion.
@@ -119,9 +120,9 @@ impl Links {
     }
 
     /// No bio and no owner names the channel. Asked after [`Links::end_run`].
-    pub(super) fn is_idle(&self, channel: u32) -> bool {
+    pub(super) fn is_idle(&self, channel: ChannelId) -> bool {
         debug_assert!(self.run.trail.is_empty());
-        let link = &self.links[channel as usize];
+        let link = &self.links[channel.index()];
         link.is_idle() && !link.is_owners
     }
 
@@ -137,14 +138,14 @@ impl Links {
     }
 
     /// Nobody names the channel any more: its number is free.
-    pub(super) fn forget(&mut self, channel: u32) {
-        debug_assert!(self.links[channel as usize].is_idle());
-        self.devices.remove(channel);
+    pub(super) fn forget(&mut self, channel: ChannelId) {
+        debug_assert!(self.links[channel.index()].is_idle());
+        self.devices.remove(channel.0);
     }
 
     #[inline]
-    fn ready(&mut self, channel: u32) -> &mut Link {
-        let link = &mut self.links[channel as usize];
+    fn ready(&mut self, channel: ChannelId) -> &mut Link {
+        let link = &mut self.links[channel.index()];
         if !link.is_ready {
             link.is_ready = true;
             self.ready.push_back(channel);
@@ -153,21 +154,21 @@ impl Links {
     }
 
     #[inline]
-    pub(super) fn send_down(&mut self, channel: u32, bio: Box<Bio>) {
+    pub(super) fn send_down(&mut self, channel: ChannelId, bio: Box<Bio>) {
         self.ready(channel).down.push(bio);
     }
 
-    pub(super) fn send_all_down(&mut self, channel: u32, bios: &mut BioList) {
+    pub(super) fn send_all_down(&mut self, channel: ChannelId, bios: &mut BioList) {
         self.ready(channel).down.append(bios);
     }
 
-    pub(super) fn give_back(&mut self, channel: u32, bio: Box<Bio>) {
+    pub(super) fn give_back(&mut self, channel: ChannelId, bio: Box<Bio>) {
         self.ready(channel).returned.push(bio);
     }
 
     #[inline]
-    pub(super) fn count_remapped(&mut self, channel: u32, bios: usize) {
-        self.links[channel as usize].in_flight += bios;
+    pub(super) fn count_remapped(&mut self, channel: ChannelId, bios: usize) {
+        self.links[channel.index()].in_flight += bios;
     }
 
     /// A bio that volumes remapped has ended.
@@ -185,7 +186,7 @@ impl Links {
     }
 
     /// A bio that goes on elsewhere has left one of the volumes that remapped it.
-    pub(super) fn leave_one(&mut self, channel: u32, bio: &Bio) {
+    pub(super) fn leave_one(&mut self, channel: ChannelId, bio: &Bio) {
         let (group, start_ns) = (bio.op.group(), bio.start_ns);
         let link = self.ready(channel);
         link.in_flight -= 1;
@@ -210,24 +211,24 @@ impl Links {
         }
     }
 
-    pub(super) fn in_flight(&mut self, channel: u32) -> usize {
+    pub(super) fn in_flight(&mut self, channel: ChannelId) -> usize {
         self.end_run();
-        self.links[channel as usize].in_flight
+        self.links[channel.index()].in_flight
     }
 
     /// The next channel for which something is left; the caller takes it.
     #[inline]
-    pub(super) fn next_ready(&mut self) -> Option<u32> {
+    pub(super) fn next_ready(&mut self) -> Option<ChannelId> {
         if !self.run.trail.is_empty() {
             self.end_run();
         }
         let channel = self.ready.pop_front()?;
-        self.links[channel as usize].is_ready = false;
+        self.links[channel.index()].is_ready = false;
         Some(channel)
     }
 
     #[inline]
-    pub(super) fn link(&mut self, channel: u32) -> &mut Link {
-        &mut self.links[channel as usize]
+    pub(super) fn link(&mut self, channel: ChannelId) -> &mut Link {
+        &mut self.links[channel.index()]
     }
 }

@@ -37,7 +37,6 @@ mod set;
 mod waiting;
 mod wake;
 
-pub use self::core::DevIndex;
 pub(crate) use cookie::PolledTo;
 pub use cookie::{Cookie, PollPath};
 pub use env::{Env, PLUG_MAX_BIOS, PLUG_MAX_BYTES};
@@ -54,7 +53,7 @@ use crate::error::Result;
 use crate::list::BioList;
 use crate::ring::{NetOp, Query, RingEvent, Token};
 use crate::sync::LockCounters;
-use crate::units::ContextId;
+use crate::units::{ChannelId, ContextId};
 use std::ops::Range;
 use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
@@ -123,26 +122,27 @@ impl Context {
         &self.handle.set
     }
 
-    /// Open `device` for this context. Opening it again gives the same index.
+    /// Open `device` for this context, which gets a channel of it. Opening it again gives the same
+    /// one.
     ///
     /// # Errors
     /// When the device's channel cannot be opened; the message says why.
-    pub fn open(&mut self, device: &Arc<dyn Device>) -> Result<DevIndex> {
+    pub fn open(&mut self, device: &Arc<dyn Device>) -> Result<ChannelId> {
         Call::begin(&self.handle).core().open(device)
     }
 
-    /// Release the device, which the owner does not need any more; its index is not to be used
-    /// again. The context gives it up when nothing else here needs it, if it is over
+    /// Release a channel, which the owner does not need any more and must not name again. The
+    /// context closes it when nothing else here needs it, if its device is over
     /// ([`Device::retire`]).
-    pub fn release(&mut self, device: DevIndex) {
-        Call::begin(&self.handle).core().release(device);
+    pub fn release(&mut self, channel: ChannelId) {
+        Call::begin(&self.handle).core().release(channel);
     }
 
-    /// Submit `bios` (emptied) to a device. Nothing waits. Without a plug they are on their way
-    /// when this returns, so submit what belongs together in one call: it is one plug.
+    /// Submit `bios` (emptied) to the device of a channel. Nothing waits. Without a plug they are on
+    /// their way when this returns, so submit what belongs together in one call: it is one plug.
     #[inline]
-    pub fn submit(&mut self, device: DevIndex, bios: &mut BioList) {
-        Call::begin(&self.handle).core().submit(device, bios);
+    pub fn submit(&mut self, channel: ChannelId, bios: &mut BioList) {
+        Call::begin(&self.handle).core().submit(channel, bios);
     }
 
     /// Move completed bios to `out`, without waiting. Returns how many came.
@@ -162,10 +162,10 @@ impl Context {
 
     /// Submit `bios` (emptied), of which some may be polled ([`crate::BioFlags::POLLED`]). The
     /// cookie tells where to look for their ends.
-    pub fn submit_polled(&mut self, device: DevIndex, bios: &mut BioList) -> Cookie {
+    pub fn submit_polled(&mut self, channel: ChannelId, bios: &mut BioList) -> Cookie {
         let mut call = Call::begin(&self.handle);
         call.core().env.polled_to = PolledTo::Nobody;
-        call.core().submit(device, bios);
+        call.core().submit(channel, bios);
         let to = call.core().env.polled_to;
         Cookie { context: self.handle.id, serial: self.handle.serial(), to }
     }

@@ -79,6 +79,7 @@ mod loom_tests {
     use crate::mailbox::{Mailbox, Message};
     use crate::primitive::Arc;
     use crate::primitive::AtomicU32;
+    use crate::units::ChannelId;
     use loom::sync::{Condvar, Mutex};
 
     #[derive(Default)]
@@ -91,7 +92,7 @@ mod loom_tests {
     }
 
     impl Model {
-        fn send(&self, channel: u32) {
+        fn send(&self, channel: ChannelId) {
             self.mailbox.push(Message::new(channel, 0));
             if self.parking.should_wake() {
                 *self.woken.lock().unwrap() = true;
@@ -121,7 +122,7 @@ mod loom_tests {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let model = Arc::new(Model::default());
-            let senders = [1, 2].map(|channel| {
+            let senders = [1, 2].map(ChannelId).map(|channel| {
                 let model = model.clone();
                 loom::thread::spawn(move || model.send(channel))
             });
@@ -168,7 +169,7 @@ mod loom_tests {
             let model = Arc::new(Model::default());
             let sender = {
                 let model = model.clone();
-                loom::thread::spawn(move || model.send(1))
+                loom::thread::spawn(move || model.send(ChannelId(1)))
             };
             model.parking.watch();
             let seen = !model.mailbox.is_empty();

@@ -38,7 +38,7 @@ pub(super) enum Mode {
 /// A bio that the fake driver has.
 struct Ticket {
     handle: Weak<Handle>,
-    channel: u32,
+    channel: ChannelId,
     value: u64,
     memory: Vec<Segment>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Fake {
     /// Messages and ring events that reached a channel.
     delivered: AtomicUsize,
     tag_taken: AtomicBool,
-    tag_waiters: Lock<Vec<(Weak<Handle>, u32)>>,
+    tag_waiters: Lock<Vec<(Weak<Handle>, ChannelId)>>,
     file: std::fs::File,
 }
 
@@ -107,7 +107,7 @@ impl Ticket {
 
 struct FakeChannel {
     device: Arc<Fake>,
-    index: u32,
+    id: ChannelId,
     held: BTreeMap<u64, Box<Bio>>,
     next: u64,
     pending: BioList,
@@ -120,10 +120,10 @@ impl Device for Arc<Fake> {
         DeviceInfo { name: "fake".into(), kind: "fake", size_bytes: 1 << 30, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, _env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
         Ok(Box::new(FakeChannel {
             device: self.clone(),
-            index,
+            id,
             held: BTreeMap::new(),
             next: 0,
             pending: BioList::new(),
@@ -160,7 +160,7 @@ impl FakeChannel {
         }
         if self.waits_on_peer() {
             let mut waiters = self.device.tag_waiters.lock(&env.locks);
-            waiters.push((env.handle(), self.index));
+            waiters.push((env.handle(), self.id));
         }
     }
 
@@ -174,13 +174,13 @@ impl FakeChannel {
 
     fn start(&mut self, env: &mut Env, bio: Box<Bio>) {
         self.next += 1;
-        let (value, token) = (self.next, Env::token(self.index, self.next));
+        let (value, token) = (self.next, Env::token(self.id, self.next));
         match self.device.mode {
             Mode::Inline => return env.end_bio(bio),
             Mode::Message(_) => {
                 let mut memory = Vec::new();
                 bio.each_segment(|s| memory.push(s));
-                let ticket = Ticket { handle: env.handle(), channel: self.index, value, memory };
+                let ticket = Ticket { handle: env.handle(), channel: self.id, value, memory };
                 self.device.tickets.lock(&env.locks).push(ticket);
             }
             Mode::Timer | Mode::OneTag => {
@@ -226,7 +226,7 @@ impl Channel for FakeChannel {
         let value = event.token.value();
         if self.device.mode == Mode::TwoWrites && value < 1000 {
             let bio = self.held.remove(&value).unwrap();
-            self.write(env, &bio, 4096, Env::token(self.index, value + 1000));
+            self.write(env, &bio, 4096, Env::token(self.id, value + 1000));
             self.held.insert(value + 1000, bio);
             return;
         }
@@ -257,7 +257,7 @@ impl Channel for FakeChannel {
 
     fn tick(&mut self, _: &mut Env, _: Ns) {}
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -282,12 +282,16 @@ pub(super) fn new_set() -> Arc<ContextSet> {
     ContextSet::new(SystemClock::new())
 }
 
-pub(super) fn open(set: &Arc<ContextSet>, engine: Engine, fake: &Arc<Fake>) -> (Context, DevIndex) {
+pub(super) fn open(
+    set: &Arc<ContextSet>,
+    engine: Engine,
+    fake: &Arc<Fake>,
+) -> (Context, ChannelId) {
     let mut context = set.open(engine).unwrap();
     let device: Arc<dyn Device> = Arc::new(fake.clone());
-    let index = context.open(&device).unwrap();
-    assert_eq!(context.open(&device).unwrap(), index, "opening again is the same channel");
-    (context, index)
+    let channel = context.open(&device).unwrap();
+    assert_eq!(context.open(&device).unwrap(), channel, "opening again is the same channel");
+    (context, channel)
 }
 
 pub(super) fn writes(from: u64, count: u64) -> BioList {
@@ -361,8 +365,8 @@ fn who_waits_for_a_tag_does_not_need_its_holders_thread() {
 fn what_a_channel_starts_in_answer_to_a_reap_is_on_its_way() {
     for engine in ENGINES {
         let (set, fake) = (new_set(), Fake::new(Mode::TwoWrites));
-        let (mut a, index) = open(&set, engine, &fake);
-        a.submit(index, &mut writes(0, 1));
+        let (mut a, channel) = open(&set, engine, &fake);
+        a.submit(channel, &mut writes(0, 1));
         let mut out = BioList::new();
         while fake.delivered() == 0 {
             a.reap(&mut out);
@@ -379,8 +383,8 @@ fn what_a_channel_starts_in_answer_to_a_reap_is_on_its_way() {
 fn a_dropped_context_frees_nothing_that_a_driver_has() {
     for engine in ENGINES {
         let (set, fake) = (new_set(), Fake::new(Mode::Message(3)));
-        let (mut a, index) = open(&set, engine, &fake);
-        a.submit(index, &mut writes(0, 5));
+        let (mut a, channel) = open(&set, engine, &fake);
+        a.submit(channel, &mut writes(0, 5));
         let handle = Arc::downgrade(a.handle());
         drop(a);
         assert_eq!((set.free_idle_orphans(), fake.channels()), (1, 1));
@@ -398,8 +402,8 @@ fn a_dropped_context_frees_nothing_that_a_driver_has() {
 #[test]
 fn a_dropped_idle_context_is_gone_at_once() {
     let (set, fake) = (new_set(), Fake::new(Mode::Inline));
-    let (mut a, index) = open(&set, Engine::Auto, &fake);
-    a.submit(index, &mut writes(0, 4));
+    let (mut a, channel) = open(&set, Engine::Auto, &fake);
+    a.submit(channel, &mut writes(0, 4));
     drop(a);
     assert_eq!((set.free_idle_orphans(), fake.channels()), (0, 0), "unreaped bios are freed");
 }
@@ -410,8 +414,8 @@ fn a_thread_that_panics_leaves_its_io_in_order() {
     let thread = {
         let (set, fake) = (set.clone(), fake.clone());
         std::thread::spawn(move || {
-            let (mut a, index) = open(&set, Engine::Auto, &fake);
-            a.submit(index, &mut writes(0, 4));
+            let (mut a, channel) = open(&set, Engine::Auto, &fake);
+            a.submit(channel, &mut writes(0, 4));
             std::panic::resume_unwind(Box::new("on purpose, without a message"));
         })
     };
@@ -424,10 +428,10 @@ fn a_thread_that_panics_leaves_its_io_in_order() {
 #[test]
 fn a_thread_that_ends_without_dropping_is_as_if_away() {
     let (set, fake) = (new_set(), Fake::new(Mode::Message(2)));
-    let (mut a, index) = open(&set, Engine::Auto, &fake);
+    let (mut a, channel) = open(&set, Engine::Auto, &fake);
     let mut a = std::thread::scope(|s| {
         s.spawn(move || {
-            a.submit(index, &mut writes(0, 4));
+            a.submit(channel, &mut writes(0, 4));
             a
         })
         .join()
@@ -443,8 +447,8 @@ fn a_thread_that_ends_without_dropping_is_as_if_away() {
 fn a_context_whose_owner_is_away_is_cranked_by_a_kick() {
     for engine in ENGINES {
         let (set, fake) = (new_set(), Fake::new(Mode::Message(1)));
-        let (mut a, index) = open(&set, engine, &fake);
-        a.submit(index, &mut writes(0, 2));
+        let (mut a, channel) = open(&set, engine, &fake);
+        a.submit(channel, &mut writes(0, 2));
         for round in 1..=2 {
             assert_eq!(fake.give_back(), 1);
             assert_eq!(fake.delivered(), round - 1, "nobody has looked yet");
@@ -482,9 +486,9 @@ fn a_kick_wakes_an_owner_that_sleeps() {
 fn a_message_wakes_an_owner_that_sleeps() {
     for engine in ENGINES {
         let (set, fake) = (new_set(), Fake::new(Mode::Message(1)));
-        let (mut a, index) = open(&set, engine, &fake);
+        let (mut a, channel) = open(&set, engine, &fake);
         for i in 0..100 {
-            a.submit(index, &mut writes(i, 1));
+            a.submit(channel, &mut writes(i, 1));
             std::thread::scope(|s| {
                 s.spawn(|| assert_eq!(fake.give_back(), 1));
                 assert_eq!(reap(&mut a, 1), [i]);
@@ -498,7 +502,7 @@ fn a_message_wakes_an_owner_that_sleeps() {
 fn kicks_from_many_threads_lose_nothing() {
     for engine in ENGINES {
         let (set, fake) = (new_set(), Fake::new(Mode::Message(4)));
-        let (mut a, index) = open(&set, engine, &fake);
+        let (mut a, channel) = open(&set, engine, &fake);
         let (id, over) = (a.id(), AtomicBool::new(false));
         std::thread::scope(|s| {
             for _ in 0..2 {
@@ -510,7 +514,7 @@ fn kicks_from_many_threads_lose_nothing() {
                 });
             }
             for round in 0..20 {
-                a.submit(index, &mut writes(round * 20, 20));
+                a.submit(channel, &mut writes(round * 20, 20));
                 let numbers = reap(&mut a, 20);
                 assert!(numbers.into_iter().eq(round * 20..round * 20 + 20));
             }
@@ -525,8 +529,8 @@ fn a_forked_child_does_not_disturb_its_parents_io() {
     for engine in ENGINES {
         for mode in [Mode::Message(2), Mode::Timer, Mode::TwoWrites] {
             let (set, fake) = (new_set(), Fake::new(mode));
-            let (mut a, index) = open(&set, engine, &fake);
-            a.submit(index, &mut writes(0, 1));
+            let (mut a, channel) = open(&set, engine, &fake);
+            a.submit(channel, &mut writes(0, 1));
             // SAFETY: the child only drops a context, which takes no lock, and ends at once.
             let child = unsafe { libc::fork() };
             if child == 0 {
@@ -540,7 +544,7 @@ fn a_forked_child_does_not_disturb_its_parents_io() {
             assert_eq!(status, 0, "the child ended by itself");
             fake.give_back();
             assert_eq!(reap(&mut a, 1), [0]);
-            a.submit(index, &mut writes(1, 1));
+            a.submit(channel, &mut writes(1, 1));
             fake.give_back();
             assert_eq!(reap(&mut a, 1), [1]);
             assert_eq!((set.free_idle_orphans(), fake.channels()), (0, 1));

@@ -95,6 +95,7 @@ impl Waker for EventFd {
 mod loom_tests {
     use super::*;
     use crate::mailbox::{Mailbox, Message};
+    use crate::units::ChannelId;
 
     /// A reap clears the descriptor, which is a flag here.
     fn clear(pending: &Pending, readable: &AtomicBool) {
@@ -110,7 +111,7 @@ mod loom_tests {
         builder.preemption_bound = Some(3);
         builder.check(|| {
             let shared = Arc::new((Mailbox::new(), Pending::new(), AtomicBool::new(false)));
-            let senders = [1, 2].map(|channel| {
+            let senders = [1, 2].map(ChannelId).map(|channel| {
                 let shared = shared.clone();
                 loom::thread::spawn(move || {
                     let (mailbox, pending, readable) = &*shared;

@@ -56,7 +56,7 @@ use opened::Discard;
 use shared::FileShared;
 
 use drystone_core::primitive::Ordering::*;
-use drystone_core::{Env, Error, Extent, Limits, Result, SECTOR_SIZE};
+use drystone_core::{ChannelId, Env, Error, Extent, Limits, Result, SECTOR_SIZE};
 use drystone_queue::{Driver, HwQueues};
 use std::path::Path;
 use std::sync::Arc;
@@ -183,7 +183,7 @@ impl Driver for File {
         }
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FileQueue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<FileQueue> {
         Ok(FileQueue::new(self.shared.clone(), env, channel, slots))
     }
 

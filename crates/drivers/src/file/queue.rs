@@ -18,7 +18,7 @@ use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::polled::PolledRing;
 use drystone_core::ring::{FileOp, RingEvent};
-use drystone_core::{BioFlags, Env, Op, Status};
+use drystone_core::{BioFlags, ChannelId, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub struct FileQueue {
     shared: Arc<FileShared>,
     openings: OpeningsInUse,
-    channel: u32,
+    channel: ChannelId,
     transfers: Vec<Transfer>,
     zeroes: Option<IoBuf>,
     /// For polled reads and writes, where the device below has poll queues.
@@ -35,7 +35,12 @@ pub struct FileQueue {
 }
 
 impl FileQueue {
-    pub(super) fn new(shared: Arc<FileShared>, env: &mut Env, channel: u32, slots: u32) -> Self {
+    pub(super) fn new(
+        shared: Arc<FileShared>,
+        env: &mut Env,
+        channel: ChannelId,
+        slots: u32,
+    ) -> Self {
         FileQueue {
             openings: OpeningsInUse::new(&shared, env),
             shared,

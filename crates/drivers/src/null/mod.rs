@@ -28,7 +28,7 @@ pub use thread::CompletionThread;
 
 use crate::ram::RamStore;
 use drystone_core::sync::{Lock, LockClass};
-use drystone_core::{Extent, Limits, Result};
+use drystone_core::{ChannelId, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues, QUEUES_MAX};
 use seek::Head;
 use shared::{Bandwidth, NullShared, TICK_NS};
@@ -141,7 +141,7 @@ impl Driver for Null {
     fn open_queue(
         &self,
         env: &mut drystone_core::Env,
-        channel: u32,
+        channel: ChannelId,
         slots: u32,
     ) -> Result<NullQueue> {
         Ok(NullQueue::new(self.shared.clone(), &self.options, env, channel, slots))

@@ -151,10 +151,11 @@ impl PollQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use drystone_core::ChannelId;
     use drystone_core::clock::ManualClock;
 
     fn ticket(at: Ns, slot: u32) -> Ticket {
-        Ticket { at, context: 1, slot, word: Message::new(0, slot.into()) }
+        Ticket { at, context: 1, slot, word: Message::new(ChannelId(0), slot.into()) }
     }
 
     fn poll(queue: &PollQueue, user: &LockCounters, now: Ns) -> (PollResult, Vec<u32>) {

@@ -9,7 +9,7 @@ use crossbeam_utils::CachePadded;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{Bio, BioFlags, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, ChannelId, Env, Op, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct NullQueue {
     poll_queue: Option<Arc<CachePadded<PollQueue>>>,
     latency: Latency,
     generator: Generator,
-    channel: u32,
+    channel: ChannelId,
     slots: u32,
     /// Messages of requests that another thread completes, by slot.
     messages: Vec<Arc<Message>>,
@@ -43,7 +43,7 @@ impl NullQueue {
         shared: Arc<NullShared>,
         options: &NullOptions,
         env: &Env,
-        channel: u32,
+        channel: ChannelId,
         slots: u32,
     ) -> Self {
         let context = env.context_id().0;

@@ -172,9 +172,9 @@ fn keep_time(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use drystone_core::ContextSet;
     use drystone_core::clock::SystemClock;
     use drystone_core::ring::Engine;
+    use drystone_core::{ChannelId, ContextSet};
 
     /// Later ones are not completed before their time, nor kept when the device goes.
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let mut cx = set.open(Engine::Plain).unwrap();
         let thread = CompletionThread::start().unwrap();
         thread.goes_by(&clock);
-        let words = [0, 1].map(|n| Message::to(Arc::downgrade(cx.handle()), 0, n));
+        let words = [0, 1].map(|n| Message::to(Arc::downgrade(cx.handle()), ChannelId(0), n));
         let now = clock.now();
         thread.complete_at(now + 30_000_000, words[0].clone());
         thread.complete_at(now + 1_000_000, words[1].clone());

@@ -5,7 +5,7 @@ use super::*;
 use crate::testing::Rig;
 use drystone_core::clock::ManualClock;
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector};
+use drystone_core::{Bio, BioFlags, ChannelId, IoBuf, Op, Sector};
 use drystone_queue::queue::QueueOptions;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -38,7 +38,7 @@ impl Driver for Limited {
         HwQueues { default: 1, poll: 0, depth: self.depth }
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<CheckedQueue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<CheckedQueue> {
         let queue = self.ram.open_queue(env, channel, slots)?;
         Ok(CheckedQueue { queue, limits: self.limits, busy: 0 })
     }

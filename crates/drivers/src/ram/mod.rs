@@ -13,7 +13,7 @@ pub use store::RamStore;
 pub(crate) use zeroing::Zeroing;
 
 use drystone_core::ring::RingEvent;
-use drystone_core::{Bio, Env, Error, Extent, Limits, Result, Status};
+use drystone_core::{Bio, ChannelId, Env, Error, Extent, Limits, Result, Status};
 use drystone_queue::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use std::ops::Range;
 use std::sync::Arc;
@@ -78,7 +78,7 @@ impl Driver for Ram {
         false
     }
 
-    fn open_queue(&self, _: &mut Env, channel: u32, _: u32) -> Result<RamQueue> {
+    fn open_queue(&self, _: &mut Env, channel: ChannelId, _: u32) -> Result<RamQueue> {
         Ok(RamQueue { store: self.store.clone(), zeroing: Zeroing::new(channel) })
     }
 

@@ -9,7 +9,7 @@
 //!   wait for the end of a long one, which may be another client's.
 
 use super::store::{RamStore, Rest};
-use drystone_core::Env;
+use drystone_core::{ChannelId, Env};
 use drystone_queue::{Request, Slots};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,14 +19,14 @@ const MARK: u64 = 1 << 40;
 
 /// The ranges that a context zeroes.
 pub(crate) struct Zeroing {
-    channel: u32,
+    channel: ChannelId,
     ranges: VecDeque<(u32, Rest)>,
     has_timer: bool,
 }
 
 impl Zeroing {
     /// For channel number `channel`.
-    pub(crate) fn new(channel: u32) -> Self {
+    pub(crate) fn new(channel: ChannelId) -> Self {
         Zeroing { channel, ranges: VecDeque::new(), has_timer: false }
     }
 

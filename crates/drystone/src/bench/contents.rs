@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, ensure};
 use drystone_bench::failure;
-use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, Device, IoBuf, Sector};
 use drystone_raid::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 
 use crate::failure::Failure;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// # Errors The contents that it has, or that it cannot be read.
 pub fn check(
     cx: &mut Context,
-    index: DevIndex,
+    index: ChannelId,
     device: &dyn Device,
     option: &str,
     name: &str,
@@ -33,7 +33,7 @@ pub fn check(
     }
 }
 
-fn read(cx: &mut Context, index: DevIndex, from: u64, bytes: u64) -> anyhow::Result<Vec<u8>> {
+fn read(cx: &mut Context, index: ChannelId, from: u64, bytes: u64) -> anyhow::Result<Vec<u8>> {
     let buf = IoBuf::try_zeroed(bytes as usize).context("no memory to read the device's ends")?;
     let mut out = BioList::new();
     out.push(Bio::read(Sector(from >> drystone_core::SECTOR_SHIFT), buf));

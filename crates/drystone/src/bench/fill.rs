@@ -1,7 +1,7 @@
 //! Writes a device once before it is measured, so that reads meet data and not holes.
 
 use anyhow::{bail, ensure};
-use drystone_core::{Bio, BioList, Context, DevIndex, Device, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, Device, IoBuf, Sector};
 
 use drystone_bench::{Stop, failure};
 
@@ -28,7 +28,7 @@ pub fn check(device: &dyn Device) -> anyhow::Result<()> {
 /// When memory is short, a write fails, or it must stop.
 pub fn fill(
     cx: &mut Context,
-    index: DevIndex,
+    index: ChannelId,
     device: &dyn Device,
     stop: &Stop,
 ) -> anyhow::Result<()> {

@@ -10,7 +10,7 @@ use drystone_core::clock::SystemClock;
 use drystone_core::context::PollMode;
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
-use drystone_core::{Context, ContextSet, DevIndex, Device, DeviceInfo, ring};
+use drystone_core::{ChannelId, Context, ContextSet, Device, DeviceInfo, ring};
 use drystone_stack::live::{OpenEnv, engine_of, open_device, open_one};
 use drystone_stack::spec::{DeviceKind, DeviceSpec, StackSpec};
 use serde_json::{Value, json};
@@ -222,7 +222,7 @@ fn enable_poll(device: &dyn Device, mode: PollMode) {
 }
 
 impl Run<'_> {
-    fn measure(&self, contexts: Vec<(Context, DevIndex)>) -> anyhow::Result<Figures> {
+    fn measure(&self, contexts: Vec<(Context, ChannelId)>) -> anyhow::Result<Figures> {
         let cpus = self.args.cpus.as_ref().map_or(&[][..], |CpuList(cpus)| cpus);
         let watch = |crew: &Crew<'_, '_>| self.watch(crew);
         let (lanes, watched) =

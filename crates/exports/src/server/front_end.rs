@@ -11,7 +11,7 @@ use super::reserve::Reserve;
 use drystone_core::clock::Ns;
 use drystone_core::ring::RingEvent;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, DevIndex};
+use drystone_core::{Bio, BioList, ChannelId, Context};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ pub(crate) struct Work {
     /// The bound for the buffers of all pools together.
     pub(crate) budget: Arc<Budget>,
     /// Bios of this round, by device.
-    bios: Vec<(DevIndex, BioList)>,
+    bios: Vec<(ChannelId, BioList)>,
     /// `user_data` of bios to withdraw, after those of this round are submitted.
     withdrawn: Vec<Range<u64>>,
 }
@@ -111,7 +111,7 @@ impl Work {
 
     /// Adds `bios` (emptied) to the batch of this round.
     #[inline]
-    pub(crate) fn queue(&mut self, device: DevIndex, bios: &mut BioList) {
+    pub(crate) fn queue(&mut self, device: ChannelId, bios: &mut BioList) {
         match self.bios.iter_mut().find(|(d, _)| *d == device) {
             Some((_, list)) => list.append(bios),
             None => self.bios.push((device, bios.take())),

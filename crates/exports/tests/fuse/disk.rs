@@ -9,7 +9,8 @@ use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::stats::DiskStats;
 use drystone_core::{
-    Bio, BioFlags, BioList, Channel, Device, DeviceInfo, Env, Extent, Limits, Op, Result, Status,
+    Bio, BioFlags, BioList, Channel, ChannelId, Device, DeviceInfo, Env, Extent, Limits, Op,
+    Result, Status,
 };
 
 /// Extents are told in pieces of this.
@@ -144,7 +145,7 @@ impl Device for Handle {
         DeviceInfo { name: "disk".into(), kind: "test", size_bytes, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
         let held = Vec::with_capacity(256);
         Ok(Box::new(DiskChannel { disk: self.0.clone(), held, look_at: 0 }))
     }
@@ -226,7 +227,7 @@ impl Channel for DiskChannel {
 
     fn message(&mut self, _env: &mut Env, _message: Arc<Message>) {}
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 

@@ -9,7 +9,7 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::context::PollMode;
 use drystone_core::ring::Engine;
 use drystone_core::sync::{LockClass, LockStats};
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Priority, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, IoBuf, Priority, Sector};
 use drystone_stack::live::{OpenDevice, OpenEnv};
 use drystone_stack::spec::DeviceSpec;
 
@@ -120,7 +120,7 @@ fn lanes(scene: &Scene, opened: &Opened, runtime_ns: u64) -> anyhow::Result<Samp
 /// `dd if=FILE of=/dev/null bs=4K iflag=direct`: one block after the other, one at a time.
 struct Dd {
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     list: BioList,
 }
 

@@ -11,7 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, IoBuf, Sector};
 use drystone_exports::fuse::proto::{
     self, Attributes, InitFlags, Malformed, OUT_HEADER_BYTES, Operation, Request, Statistics,
     WRITE_HEAD_BYTES, Wishes, negotiate, opened_flags,
@@ -34,7 +34,7 @@ pub(super) struct Lane<'a> {
     pub(super) writer: Box<dyn Writer + 'a>,
     /// For reads, which go to the members at once: whatever was answered is on them.
     pub(super) cx: Context,
-    pub(super) members: Vec<DevIndex>,
+    pub(super) members: Vec<ChannelId>,
     pub(super) layout: Layout,
     /// Of the file.
     pub(super) bytes: u64,

@@ -169,7 +169,7 @@ fn array_bytes(layout: &Layout, member_bytes: u64) -> u64 {
 fn open_members(
     cx: &mut Context,
     members: &[Arc<dyn Device>],
-) -> anyhow::Result<Vec<drystone_core::DevIndex>> {
+) -> anyhow::Result<Vec<drystone_core::ChannelId>> {
     let opened = members.iter().map(|member| cx.open(member));
     Ok(opened.collect::<Result<Vec<_>, _>>()?)
 }

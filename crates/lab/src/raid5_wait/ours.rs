@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use drystone_core::ring::Engine;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, IoBuf, Sector};
 use drystone_stack::live::{LiveDevice, LiveStack, SleepFn};
 
 use super::array::{Array, Counts, Opening, Writer};
@@ -66,7 +66,7 @@ impl Drop for Ours {
 struct OursWriter<'a> {
     array: &'a Ours,
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     /// Bios that have ended, each with a part of `data`; `user_data` says where it begins there.
     idle: BioList,
     data: Arc<[u8]>,

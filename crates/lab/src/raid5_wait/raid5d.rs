@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use drystone_core::primitive::Ordering::*;
-use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf, Op, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, IoBuf, Op, Sector};
 use drystone_raid::parity::Parity;
 
 use super::array::Ticket;
@@ -49,7 +49,7 @@ struct State {
 pub(super) struct Raid5d {
     shared: Arc<Shared>,
     cx: Context,
-    members: Vec<DevIndex>,
+    members: Vec<ChannelId>,
     parity: Parity,
     states: Vec<State>,
     /// Bios for each member, not submitted yet.
@@ -62,7 +62,7 @@ pub(super) struct Raid5d {
 }
 
 impl Raid5d {
-    pub(super) fn new(shared: Arc<Shared>, cx: Context, members: Vec<DevIndex>) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, cx: Context, members: Vec<ChannelId>) -> Self {
         let page = |_| Some(IoBuf::zeroed(PAGE));
         let state = |_| State { pages: (0..members.len()).map(page).collect(), ..State::default() };
         Raid5d {

@@ -7,7 +7,7 @@ use std::thread;
 use drystone_core::clock::{Clock, ManualClock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector};
 use drystone_raid::layout::Layout;
 use drystone_raid::parity::Parity;
 use drystone_stack::live::OpenEnv;
@@ -182,7 +182,7 @@ fn rewrite_pages(array: &dyn Array, files: &mut [u8]) {
 /// Every page of `files` is where the layout says, and parity is the xor of its row's data.
 fn compare(layout: &Layout, at: &OpenEnv, members: &[Arc<dyn Device>], files: &[u8]) {
     let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto).unwrap();
-    let members: Vec<DevIndex> = members.iter().map(|member| cx.open(member).unwrap()).collect();
+    let members: Vec<ChannelId> = members.iter().map(|member| cx.open(member).unwrap()).collect();
     let rows = files.len() as u64 / 512 / layout.row_sectors();
     let bytes = (rows * layout.chunk_sectors() * 512) as usize;
     let images: Vec<Vec<u8>> = members.iter().map(|member| read(&mut cx, *member, bytes)).collect();
@@ -198,7 +198,7 @@ fn compare(layout: &Layout, at: &OpenEnv, members: &[Arc<dyn Device>], files: &[
     assert_eq!(sum.iter().position(|byte| *byte != 0), None, "parity is wrong");
 }
 
-fn read(cx: &mut Context, member: DevIndex, bytes: usize) -> Vec<u8> {
+fn read(cx: &mut Context, member: ChannelId, bytes: usize) -> Vec<u8> {
     let mut bios = BioList::new();
     bios.push(Bio::read(Sector(0), IoBuf::zeroed(bytes)));
     cx.submit(member, &mut bios);

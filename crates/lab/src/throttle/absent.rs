@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
-use drystone_core::{BioList, Channel, Env};
+use drystone_core::{BioList, Channel, ChannelId, Env};
 use drystone_throttle::{DeviceThrottle, Throttle, ThrottleChannel};
 
 /// Everything passes, whatever its group, and nothing is counted. Its own channel.
@@ -17,7 +17,7 @@ impl Throttle for NoThrottle {
         Arc::new(NoThrottle)
     }
 
-    fn open(self: &Arc<Self>, _: &mut Env, _: u32) -> NoThrottle {
+    fn open(self: &Arc<Self>, _: &mut Env, _: ChannelId) -> NoThrottle {
         NoThrottle
     }
 }

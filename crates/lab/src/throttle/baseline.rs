@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use drystone_core::clock::Ns;
 use drystone_core::sync::Lock;
-use drystone_core::{Bio, Env};
+use drystone_core::{Bio, ChannelId, Env};
 use drystone_throttle::{DeviceThrottle, Throttle};
 
 use super::keeping::{Gate, Keeping};
@@ -25,7 +25,7 @@ impl Throttle for Baseline {
         Arc::new(Baseline { device, queue: Queue::locked() })
     }
 
-    fn open(self: &Arc<Self>, _: &mut Env, _: u32) -> Self::Channel {
+    fn open(self: &Arc<Self>, _: &mut Env, _: ChannelId) -> Self::Channel {
         Keeping::new(self.clone())
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use drystone_core::clock::Ns;
 use drystone_core::sync::Lock;
-use drystone_core::{Bio, Env};
+use drystone_core::{Bio, ChannelId, Env};
 use drystone_throttle::{DeviceThrottle, GroupCounter, GroupId, Throttle};
 
 use super::keeping::{Gate, Keeping};
@@ -29,7 +29,7 @@ impl Throttle for Patched {
         Arc::new(Patched { device, queue: Queue::locked() })
     }
 
-    fn open(self: &Arc<Self>, _: &mut Env, _: u32) -> Self::Channel {
+    fn open(self: &Arc<Self>, _: &mut Env, _: ChannelId) -> Self::Channel {
         Keeping::new(MailedGate { shared: self.clone(), epoch: 0, groups: Table::default() })
     }
 }

@@ -44,7 +44,7 @@ use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
 use drystone_core::stats::ChannelStats;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, ChannelId, Env, Status};
 use held::Held;
 use in_flight::InFlight;
 use sched_client::{DOORBELL, Dispatch, Parts, SchedulerClient};
@@ -73,16 +73,16 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         shared: Arc<Shared<D, S>>,
         mut driver: D::Queue,
         stats: Arc<ChannelStats>,
-        index: u32,
+        id: ChannelId,
         env: &mut Env,
     ) -> Self {
-        let doorbell = Message::to(env.handle(), index, DOORBELL);
+        let doorbell = Message::to(env.handle(), id, DOORBELL);
         let (port, map) = shared.open_port(env.context_id(), doorbell, &env.locks);
-        let wake = Message::to(env.handle(), index, TAG_WAKE);
+        let wake = Message::to(env.handle(), id, TAG_WAKE);
         let tags = TagLine::new(&map, env.context_id(), wake);
         driver.use_poll_queue(env, tags.slot().poll);
         RequestChannel {
-            setup: Setup::new(shared, driver, index, env),
+            setup: Setup::new(shared, driver, id, env),
             held: Held::default(),
             sched: SchedulerClient::new(port, tags.set().depth()),
             flight: InFlight::new(tags.set(), stats),
@@ -299,7 +299,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.flight.started(slot, env.time.last(), self.setup.config());
         if rq.unit.flags.contains(BioFlags::POLLED) {
-            env.polls(self.setup.index());
+            env.polls(self.setup.channel());
         }
         self.sched.count_started(rq);
     }
@@ -529,7 +529,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
         self.setup.driver().ring_event(env, event, slots, done);
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 

@@ -649,13 +649,18 @@ mod tests {
     use super::*;
     use crate::queues::HctxId;
     use crate::scheduler::{CurrentHctx, MqDeadline, PortState, Ports};
-    use drystone_core::{IoBuf, Op, Priority, Sector};
+    use drystone_core::{ChannelId, IoBuf, Op, Priority, Sector};
 
     fn client() -> SchedulerClient<MqDeadline> {
         let mut ports = Ports::default();
-        ports.open(Message::new(0, DOORBELL), PortState::new(CurrentHctx::new(HctxId(0), 0), 4));
-        let port = ports
-            .open(Message::new(1, DOORBELL), PortState::new(CurrentHctx::new(HctxId(0), 0), 4));
+        ports.open(
+            Message::new(ChannelId(0), DOORBELL),
+            PortState::new(CurrentHctx::new(HctxId(0), 0), 4),
+        );
+        let port = ports.open(
+            Message::new(ChannelId(1), DOORBELL),
+            PortState::new(CurrentHctx::new(HctxId(0), 0), 4),
+        );
         SchedulerClient::new(port, 4)
     }
 

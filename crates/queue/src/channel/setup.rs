@@ -14,7 +14,7 @@ use crate::scheduler::{Scheduler, SchedulerKind};
 use crate::shared::Shared;
 use drystone_core::check::{check, is_plain};
 use drystone_core::failures::Failure;
-use drystone_core::{Bio, BioFlags, ContextId, Env, Limits, Status, Subscription};
+use drystone_core::{Bio, BioFlags, ChannelId, ContextId, Env, Limits, Status, Subscription};
 use std::sync::Arc;
 
 /// A bio needs no check beyond its range when none of these is set.
@@ -29,23 +29,23 @@ pub(crate) struct Setup<D: Driver, S> {
     size_bytes: u64,
     context: ContextId,
     /// The number of this channel in its context.
-    index: u32,
+    channel: ChannelId,
     driver: D::Queue,
 }
 
 impl<D: Driver, S: Scheduler> Setup<D, S> {
-    /// For channel `index` of the context of `env`.
+    /// For a channel of the context of `env`.
     pub(crate) fn new(
         shared: Arc<Shared<D, S>>,
         driver: D::Queue,
-        index: u32,
+        channel: ChannelId,
         env: &mut Env,
     ) -> Self {
         Setup {
             config: Subscription::new(&shared.config, &env.locks),
             size_bytes: shared.driver.size_bytes(),
             context: env.context_id(),
-            index,
+            channel,
             driver,
             shared,
         }
@@ -111,8 +111,8 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     }
 
     /// The number of this channel in its context.
-    pub(crate) fn index(&self) -> u32 {
-        self.index
+    pub(crate) fn channel(&self) -> ChannelId {
+        self.channel
     }
 
     /// True if bios go through the shared scheduler at all.
@@ -213,8 +213,8 @@ mod tests {
             let stage = Stage::new();
             stage.size_bytes.store(MIB, SeqCst);
             let shared = Arc::new(Shared::for_test(Fake::new(FakeSetup::depth(4), &stage)));
-            let queue = shared.driver.open_queue(env, 3, 4).expect("a queue");
-            let setup = Setup::new(shared.clone(), queue, 3, env);
+            let queue = shared.driver.open_queue(env, ChannelId(3), 4).expect("a queue");
+            let setup = Setup::new(shared.clone(), queue, ChannelId(3), env);
             let flight = InFlight::new(&TagSet::new(4), shared.stats.for_channel());
             Parts { stage, shared, setup, flight }
         }
@@ -241,7 +241,10 @@ mod tests {
     fn a_change_is_taken_over_once_with_the_size_and_by_the_driver() {
         with_env(|env| {
             let mut parts = Parts::new(env);
-            assert_eq!((parts.setup.index(), parts.setup.context()), (3, env.context_id()));
+            assert_eq!(
+                (parts.setup.channel(), parts.setup.context()),
+                (ChannelId(3), env.context_id())
+            );
             parts.change(|config| config.nomerges = 2);
             parts.stage.size_bytes.store(MIB / 2, SeqCst);
             let last = read(MIB / 512 - 1, 512);

@@ -310,6 +310,7 @@ mod tests {
     use super::*;
     use crate::driver::HwQueues;
     use crate::queues::HctxId;
+    use drystone_core::ChannelId;
     use drystone_core::clock::ManualClock;
 
     fn map(default: u32, depth: u32) -> QueueMap {
@@ -317,7 +318,7 @@ mod tests {
     }
 
     fn line(map: &QueueMap, context: u32) -> TagLine {
-        TagLine::new(map, ContextId(context), Message::new(context, TAG_WAKE))
+        TagLine::new(map, ContextId(context), Message::new(ChannelId(context), TAG_WAKE))
     }
 
     /// Channels woken by `line`'s set.
@@ -382,7 +383,7 @@ mod tests {
         moves.wait();
         assert!(woken(&moves).is_empty());
         let old = map.set(HctxId(0)).clone();
-        moves.change_set(map.set(HctxId(1)).clone(), || Message::new(0, TAG_WAKE));
+        moves.change_set(map.set(HctxId(1)).clone(), || Message::new(ChannelId(0), TAG_WAKE));
         assert_eq!((moves.waits(), moves.is_waiting()), (1, false));
         assert_eq!(
             (old.users(), map.set(HctxId(1)).users()),

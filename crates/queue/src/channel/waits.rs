@@ -84,8 +84,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     fn change_queues(&mut self, env: &mut Env, to: QueueSlot) {
         self.sched.bounce_all(&self.setup, env);
         let set = self.setup.config().map.set(to.hctx).clone();
-        let (handle, index) = (env.handle(), self.setup.index());
-        self.tags.change_set(set, || Message::to(handle, index, TAG_WAKE));
+        let (handle, id) = (env.handle(), self.setup.channel());
+        self.tags.change_set(set, || Message::to(handle, id, TAG_WAKE));
         self.setup.driver().use_poll_queue(env, to.poll);
     }
 }

@@ -4,7 +4,9 @@
 use crate::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use drystone_core::mailbox::Message;
 use drystone_core::ring::RingEvent;
-use drystone_core::{BioFlags, Env, Error, Extent, Limits, Op, Priority, Result, Status};
+use drystone_core::{
+    BioFlags, ChannelId, Env, Error, Extent, Limits, Op, Priority, Result, Status,
+};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -214,7 +216,7 @@ impl Driver for Fake {
         true
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<FakeQueue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<FakeQueue> {
         let message = |slot: u32| Message::to(env.handle(), channel, slot.into());
         Ok(FakeQueue {
             context: env.context_id().0,

@@ -101,7 +101,7 @@ fn interleaved(
     Arc::new(queue.expect("a queue"))
 }
 
-fn submit((cx, dev): &mut (Context, DevIndex), bios: impl IntoIterator<Item = Box<Bio>>) {
+fn submit((cx, dev): &mut (Context, ChannelId), bios: impl IntoIterator<Item = Box<Bio>>) {
     let mut list = BioList::new();
     list.extend(bios);
     cx.submit(*dev, &mut list);

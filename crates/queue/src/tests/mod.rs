@@ -22,7 +22,7 @@ use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Context, ContextSet, DevIndex, Device, Env, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, Env, IoBuf, Op, Sector, Status,
 };
 use fake::{Answer, Fake, Seen, Setup, Stage};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ struct Rig {
     stage: Arc<Stage>,
     device: Arc<dyn Device>,
     cx: Context,
-    dev: DevIndex,
+    dev: ChannelId,
 }
 
 impl Rig {
@@ -72,7 +72,7 @@ impl Rig {
     }
 
     /// Another context of the same set, with the device open.
-    fn another(&self) -> (Context, DevIndex) {
+    fn another(&self) -> (Context, ChannelId) {
         let mut cx = self.set.open(Engine::Auto).expect("a ring");
         let dev = cx.open(&self.device).expect("a channel");
         (cx, dev)

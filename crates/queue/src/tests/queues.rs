@@ -17,7 +17,7 @@ fn set(rig: &Rig, name: &str, value: u32) {
     assert_eq!(rig.attribute(name), value.to_string());
 }
 
-fn submit(cx: &mut Context, dev: DevIndex, sectors: impl IntoIterator<Item = u64>) {
+fn submit(cx: &mut Context, dev: ChannelId, sectors: impl IntoIterator<Item = u64>) {
     let mut list = BioList::new();
     list.extend(sectors.into_iter().map(|sector| read(sector, 1)));
     cx.submit(dev, &mut list);

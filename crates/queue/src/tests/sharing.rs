@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn submit_one(cx: &mut Context, dev: DevIndex, sector: u64) {
+fn submit_one(cx: &mut Context, dev: ChannelId, sector: u64) {
     let mut list = BioList::new();
     list.push(read(sector, 1));
     cx.submit(dev, &mut list);

@@ -255,7 +255,7 @@ impl Clock for Uncached {
 /// A rig whose driver keeps everything, and a device beside it that leaves readings behind.
 struct Aged {
     rig: Rig,
-    other: DevIndex,
+    other: ChannelId,
 }
 
 impl Aged {

@@ -18,7 +18,7 @@ fn idle(sector: u64) -> Box<Bio> {
     bio
 }
 
-fn submit(cx: &mut Context, dev: DevIndex, bios: impl IntoIterator<Item = Box<Bio>>) {
+fn submit(cx: &mut Context, dev: ChannelId, bios: impl IntoIterator<Item = Box<Bio>>) {
     let mut list = BioList::new();
     list.extend(bios);
     cx.submit(dev, &mut list);

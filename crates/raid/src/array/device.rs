@@ -11,7 +11,8 @@ use drystone_core::op::OpGroup;
 use drystone_core::stats::DiskStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{
-    Channel, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result, SECTOR_SIZE,
+    Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, Holders, Limits, Result,
+    SECTOR_SIZE,
 };
 use std::sync::Arc;
 
@@ -176,8 +177,8 @@ impl Array {
 impl TypedDevice for Array {
     type Channel = ArrayChannel;
 
-    fn open_typed(&self, env: &mut Env, index: u32) -> Result<ArrayChannel> {
-        Ok(ArrayChannel::new(self.shared().clone(), env, index, Origin::Io))
+    fn open_typed(&self, env: &mut Env, id: ChannelId) -> Result<ArrayChannel> {
+        Ok(ArrayChannel::new(self.shared().clone(), env, id, Origin::Io))
     }
 }
 
@@ -192,8 +193,8 @@ impl Device for Array {
         }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(self.open_typed(env, index)?))
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(self.open_typed(env, id)?))
     }
 
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
@@ -278,8 +279,8 @@ impl Device for SyncDevice {
         DeviceInfo { name, kind: kind(&conf), size_bytes: conf.size_bytes, limits }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(ArrayChannel::new(self.0.clone(), env, index, Origin::Sync)))
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(ArrayChannel::new(self.0.clone(), env, id, Origin::Sync)))
     }
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {

@@ -8,7 +8,7 @@ use crate::metadata::bad_blocks::{self, BadBlocks};
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::places::Places;
 use crate::metadata::superblock::{Features, Superblock};
-use drystone_core::context::DevIndex;
+use drystone_core::ChannelId;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::{Device, Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ pub(crate) enum LogTodo {
 pub(crate) struct Disk {
     pub(crate) name: Arc<str>,
     pub(crate) device: Arc<dyn Device>,
-    pub(crate) index: DevIndex,
+    pub(crate) index: ChannelId,
     /// Its superblock as it was written last, but for what all members share.
     pub(crate) superblock: Superblock,
     /// Where it keeps what beside its data.

@@ -1,7 +1,7 @@
 //! I/O of the manager: one thread that may wait for it.
 
+use drystone_core::ChannelId;
 use drystone_core::clock::Ns;
-use drystone_core::context::DevIndex;
 use drystone_core::{Bio, BioFlags, BioList, Context, Device, IoBuf, SECTOR_SIZE, Sector, Status};
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ impl Io {
         Io { ctx, next: 0, ended: BioList::new() }
     }
 
-    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> drystone_core::Result<DevIndex> {
+    pub(crate) fn open(&mut self, device: &Arc<dyn Device>) -> drystone_core::Result<ChannelId> {
         self.ctx.open(device)
     }
 
     /// The device is not used any more, nor its number.
-    pub(crate) fn release(&mut self, device: DevIndex) {
+    pub(crate) fn release(&mut self, device: ChannelId) {
         self.ctx.release(device);
     }
 
     /// Start `bio`.
-    pub(crate) fn start(&mut self, device: DevIndex, mut bio: Box<Bio>) -> Ticket {
+    pub(crate) fn start(&mut self, device: ChannelId, mut bio: Box<Bio>) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
         bio.user_data = ticket.0;
@@ -100,7 +100,7 @@ impl Io {
     /// Read `bytes` bytes, whole blocks of the device, from `sector` on.
     pub(crate) fn read(
         &mut self,
-        device: DevIndex,
+        device: ChannelId,
         sector: u64,
         bytes: usize,
     ) -> Result<IoBuf, Status> {
@@ -116,7 +116,7 @@ impl Io {
     /// device.
     pub(crate) fn read_in_blocks(
         &mut self,
-        (device, block_bytes): (DevIndex, u32),
+        (device, block_bytes): (ChannelId, u32),
         sector: u64,
         bytes: usize,
     ) -> Result<Vec<u8>, Status> {
@@ -130,7 +130,7 @@ impl Io {
     /// As [`Io::start_write`], for the bytes `run` of what begins at `sector`.
     pub(crate) fn start_write_at(
         &mut self,
-        device: DevIndex,
+        device: ChannelId,
         sector: u64,
         run: &Range<usize>,
         bytes: &[u8],
@@ -139,7 +139,7 @@ impl Io {
     }
 
     /// Begin a write that is durable when it has ended, as all before it then are.
-    pub(crate) fn start_write(&mut self, device: DevIndex, sector: u64, bytes: &[u8]) -> Ticket {
+    pub(crate) fn start_write(&mut self, device: ChannelId, sector: u64, bytes: &[u8]) -> Ticket {
         debug_assert!(bytes.len().is_multiple_of(SECTOR_SIZE as usize));
         let mut bio = Bio::write(Sector(sector), IoBuf::from_slice(bytes));
         bio.flags |= BioFlags::PREFLUSH | BioFlags::FUA | BioFlags::SYNC;

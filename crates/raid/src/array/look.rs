@@ -5,7 +5,7 @@ use crate::metadata::MetadataError;
 use crate::metadata::assemble::Candidate;
 use crate::metadata::foreign::{Contents, HEAD_BYTES, TAIL_BYTES, identify};
 use crate::metadata::superblock::{self, SUPERBLOCK_BYTES_MAX, is_magic, places};
-use drystone_core::context::DevIndex;
+use drystone_core::ChannelId;
 use drystone_core::{Context, Device, DeviceInfo, Error, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn unreadable(what: &str, status: Status) -> MetadataError {
 /// returns.
 pub(super) fn erase_superblocks(
     io: &mut Io,
-    index: DevIndex,
+    index: ChannelId,
     info: &DeviceInfo,
     own: u64,
 ) -> std::result::Result<(), Status> {

@@ -3,7 +3,7 @@
 use super::run::Run;
 use super::started::Started;
 use crate::stack::one;
-use drystone_core::{Bio, Context, DevIndex, IoBuf, Sector, Status};
+use drystone_core::{Bio, ChannelId, Context, IoBuf, Sector, Status};
 
 /// Sectors that are read at once.
 const COMPARED: u64 = 64;
@@ -34,7 +34,7 @@ pub(super) fn compare(run: &Run, start: &Started) {
 fn compare_one(
     run: &Run,
     cx: &mut Context,
-    device: DevIndex,
+    device: ChannelId,
     target: usize,
     range: std::ops::Range<u64>,
 ) {

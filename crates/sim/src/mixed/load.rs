@@ -6,7 +6,7 @@ use super::run::Run;
 use super::started::Started;
 use drystone_core::context::PollMode;
 use drystone_core::op::{Priority, PriorityClass};
-use drystone_core::{BioFlags, BioList, Context, DevIndex, IoBuf, Op};
+use drystone_core::{BioFlags, BioList, ChannelId, Context, IoBuf, Op};
 use fastrand::Rng;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ pub(super) struct Load {
     rng: Rng,
     number: u64,
     cx: Option<Context>,
-    devices: Vec<DevIndex>,
+    devices: Vec<ChannelId>,
     open: BTreeMap<u64, Io>,
     buffers: Vec<IoBuf>,
     /// The sector at which the last I/O ended, by target.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, DevIndex, Sector};
+use drystone_core::{Bio, BioList, ChannelId, Context, Sector};
 use drystone_targets::{LogCarrier, LogStep, LogWrite, Table, WriteLog};
 
 use super::{LiveStack, SleepFn};
@@ -63,7 +63,7 @@ struct Writer<'a> {
     stack: &'a LiveStack,
     log: &'a WriteLog,
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     carrier: LogCarrier,
     locks: Arc<LockCounters>,
     deadline: Ns,

@@ -1,6 +1,6 @@
 //! A driver with block sizes or a number of hardware queues other than its own.
 
-use drystone_core::{Env, Extent, Limits, Result};
+use drystone_core::{ChannelId, Env, Extent, Limits, Result};
 use drystone_queue::{Driver, HwQueues};
 
 /// Sizes that a stack file may give any device; `None` leaves the driver's own.
@@ -65,7 +65,7 @@ impl<D: Driver> Driver for Shaped<D> {
         self.inner.wants_scheduler()
     }
 
-    fn open_queue(&self, env: &mut Env, channel: u32, slots: u32) -> Result<D::Queue> {
+    fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<D::Queue> {
         self.inner.open_queue(env, channel, slots)
     }
 

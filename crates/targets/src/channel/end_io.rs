@@ -1,7 +1,7 @@
 //! Why a part comes back to its channel by its end_io hook: written into its `user_data`, which is
 //! of no other use there.
 
-use drystone_core::Bio;
+use drystone_core::{Bio, ChannelId};
 
 /// Why a part comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ const KIND_SHIFT: u32 = 32;
 
 impl EndIo {
     /// Have channel `channel` get `part` back when it has ended.
-    pub(super) fn set(self, channel: u32, part: &mut Bio) {
+    pub(super) fn set(self, channel: ChannelId, part: &mut Bio) {
         part.user_data = self.encode();
         part.set_end_io(channel);
     }

@@ -45,7 +45,7 @@ impl Corruption {
             Fate::Drop => return env.end_with(bio, Status::Ok),
             Fate::Pass => {}
             Fate::Corrupt if bio.op == Op::Read => {
-                EndIo::Corrupt(number).set(view.index(), &mut bio);
+                EndIo::Corrupt(number).set(view.channel(), &mut bio);
             }
             Fate::Corrupt => {
                 if !self.corrupt_write(view, flakey, number, &mut bio) {
@@ -73,7 +73,7 @@ impl Corruption {
         bio.copy_data_to(&mut copy);
         changes.for_each(|(at, value)| copy[at as usize] = value);
         bio.set_buf(copy, None);
-        EndIo::Corrupt(number).set(view.index(), bio);
+        EndIo::Corrupt(number).set(view.channel(), bio);
         true
     }
 

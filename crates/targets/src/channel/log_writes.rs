@@ -103,7 +103,7 @@ impl Logging {
     fn begin(&mut self, view: &VolumeView, segment: &LogWrites, what: Sent, part: &mut Bio) {
         let (log, log_member) = (segment.log.log.clone(), segment.log_member);
         let number = self.entries.insert(Entry::Sent { log, log_member, what });
-        EndIo::Log(number).set(view.index(), part);
+        EndIo::Log(number).set(view.channel(), part);
     }
 
     /// A part has ended on the device.
@@ -224,7 +224,7 @@ impl Logging {
             write.op = Op::Write;
             write.flags = BioFlags::empty();
             write.set_buf(data, None);
-            EndIo::LogWrite(number).set(view.index(), &mut write);
+            EndIo::LogWrite(number).set(view.channel(), &mut write);
             view.send_to_sector(env, (member, sector), write);
         }
         env.divided(parts);

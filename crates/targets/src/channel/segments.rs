@@ -106,7 +106,7 @@ impl Segments {
     fn flush_first(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         let mut flush = parts.flush(env);
-        EndIo::Preflush.set(view.index(), &mut flush);
+        EndIo::Preflush.set(view.channel(), &mut flush);
         env.divided(parts);
         self.flush(view, env, flush);
     }
@@ -264,8 +264,8 @@ mod tests {
     ) -> Box<Bio> {
         let shared = shared();
         publish(&shared, table(targets));
-        run(bio, move |env, index, bio| {
-            let mut view = VolumeView::new(shared, env, index);
+        run(bio, move |env, id, bio| {
+            let mut view = VolumeView::new(shared, env, id);
             view.follow(env);
             let mut segments = Segments::default();
             segments.replace_table(view.table(), env.context_id());

@@ -20,14 +20,14 @@ pub(super) const NOW: u64 = 1_000_000_000;
 pub(super) type Seen = (Op, u64, u64);
 
 /// The action of a device on a bio that comes.
-type Act = Box<dyn FnMut(&mut Env, u32, Box<Bio>) + Send>;
+type Act = Box<dyn FnMut(&mut Env, ChannelId, Box<Bio>) + Send>;
 
 /// A device that does with its bios what its maker says.
 struct TestDevice(Mutex<Option<Act>>);
 
 struct TestChannel {
     act: Act,
-    index: u32,
+    id: ChannelId,
 }
 
 impl Device for TestDevice {
@@ -39,9 +39,9 @@ impl Device for TestDevice {
         DeviceInfo { name: "m".to_owned(), kind: "test", size_bytes: 1 << 20, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, _env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
         let act = self.0.lock().unwrap().take().expect("it is opened once");
-        Ok(Box::new(TestChannel { act, index }))
+        Ok(Box::new(TestChannel { act, id }))
     }
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
@@ -52,11 +52,11 @@ impl Device for TestDevice {
 impl Channel for TestChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
-            (self.act)(env, self.index, bio);
+            (self.act)(env, self.id, bio);
         }
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -106,19 +106,19 @@ pub(super) fn publish(shared: &Arc<Shared>, table: Arc<Table>) {
 /// ended.
 pub(super) fn run(
     bio: Box<Bio>,
-    act: impl FnOnce(&mut Env, u32, Box<Bio>) + Send + 'static,
+    act: impl FnOnce(&mut Env, ChannelId, Box<Bio>) + Send + 'static,
 ) -> Box<Bio> {
     let mut act = Some(act);
-    let act: Act = Box::new(move |env, index, bio| {
+    let act: Act = Box::new(move |env, id, bio| {
         let act = act.take().expect("one bio comes");
-        act(env, index, bio);
+        act(env, id, bio);
     });
     let device: Arc<dyn Device> = Arc::new(TestDevice(Mutex::new(Some(act))));
     let mut context = ContextSet::new(ManualClock::new(NOW)).open(Engine::Plain).unwrap();
-    let index = context.open(&device).unwrap();
+    let channel = context.open(&device).unwrap();
     let mut bios = BioList::new();
     bios.push(bio);
-    context.submit(index, &mut bios);
+    context.submit(channel, &mut bios);
     context.reap(&mut bios);
     bios.pop().expect("the bio ends at once")
 }

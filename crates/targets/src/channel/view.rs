@@ -11,16 +11,16 @@ use crate::shared::{Live, Port, Shared};
 use crate::table::{Table, To};
 use drystone_core::check::{check, is_plain};
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioFlags, BioList, Env, Op, Sector, Status, Subscription};
+use drystone_core::{Bio, BioFlags, BioList, ChannelId, Env, Op, Sector, Status, Subscription};
 use std::sync::Arc;
 
 /// See the module's text.
 pub(super) struct VolumeView {
     shared: Arc<Shared>,
     port: Arc<Port>,
-    index: u32,
+    channel: ChannelId,
     live: Subscription<Live>,
-    members: Vec<u32>,
+    members: Vec<ChannelId>,
     /// Flags that a bio must not have to go the short way.
     special: BioFlags,
 }
@@ -37,12 +37,12 @@ pub(super) enum Way {
 }
 
 impl VolumeView {
-    /// The view of channel `index`; the caller completes it by [`VolumeView::follow`].
-    pub(super) fn new(shared: Arc<Shared>, env: &mut Env, index: u32) -> Self {
-        let port = shared.open_port(Message::to(env.handle(), index, 0));
+    /// The view of `channel`; the caller completes it by [`VolumeView::follow`].
+    pub(super) fn new(shared: Arc<Shared>, env: &mut Env, channel: ChannelId) -> Self {
+        let port = shared.open_port(Message::to(env.handle(), channel, 0));
         let live = Subscription::new(&shared.live, &env.locks);
         let special = BioFlags::empty();
-        VolumeView { shared, port, index, live, members: Vec::new(), special }
+        VolumeView { shared, port, channel, live, members: Vec::new(), special }
     }
 
     /// True if nothing was published since the view was taken.
@@ -99,12 +99,12 @@ impl VolumeView {
 
     /// The number of this channel in its context.
     #[inline]
-    pub(super) fn index(&self) -> u32 {
-        self.index
+    pub(super) fn channel(&self) -> ChannelId {
+        self.channel
     }
 
     /// The members' channels.
-    pub(super) fn members(&self) -> &[u32] {
+    pub(super) fn members(&self) -> &[ChannelId] {
         &self.members
     }
 
@@ -116,7 +116,7 @@ impl VolumeView {
     /// Bios that passed and have not ended.
     #[inline]
     pub(super) fn in_flight(&self, env: &mut Env) -> usize {
-        env.remapped_in_flight(self.index)
+        env.remapped_in_flight(self.channel)
     }
 
     /// Report that the channel is quiesced, if the volume is suspended and nothing is in flight.
@@ -214,8 +214,8 @@ mod tests {
         look: impl FnOnce(&mut VolumeView, &mut Env) + Send + 'static,
     ) {
         let shared = shared.clone();
-        let ended = run(Bio::flush(), move |env, index, bio| {
-            let mut view = VolumeView::new(shared, env, index);
+        let ended = run(Bio::flush(), move |env, id, bio| {
+            let mut view = VolumeView::new(shared, env, id);
             view.follow(env);
             look(&mut view, env);
             env.end_with(bio, Status::Ok);

@@ -7,7 +7,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env,
+    Bio, BioFlags, BioList, Channel, ChannelId, Context, ContextSet, Device, DeviceInfo, Env,
     Extent, Holders, Limits, Op, Result, Status,
 };
 use std::sync::{Arc, Mutex};
@@ -110,8 +110,8 @@ impl Device for Disk {
         }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        let word = Message::to(env.handle(), index, 0);
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        let word = Message::to(env.handle(), id, 0);
         self.state.lock().unwrap().words.push(word);
         Ok(Box::new(DiskChannel { state: self.state.clone(), kept: BioList::new() }))
     }
@@ -218,7 +218,7 @@ impl Channel for DiskChannel {
         }
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -241,7 +241,7 @@ impl Channel for DiskChannel {
 /// A context with one device open.
 pub struct User {
     pub cx: Context,
-    pub device: DevIndex,
+    pub device: ChannelId,
     ended: BioList,
 }
 

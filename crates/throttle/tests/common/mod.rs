@@ -8,7 +8,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{
-    Bio, BioList, Channel, Context, ContextSet, DevIndex, Device, DeviceInfo, Env, Extent, IoBuf,
+    Bio, BioList, Channel, ChannelId, Context, ContextSet, Device, DeviceInfo, Env, Extent, IoBuf,
     Limits as DeviceLimits, Op, Result, Sector, Status,
 };
 use drystone_throttle::{Change, DeviceThrottle, Groups, Throttled};
@@ -56,8 +56,8 @@ impl Device for Recorder {
         DeviceInfo { name: "disk".to_owned(), kind: "test", size_bytes: 1 << 40, limits }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        Ok(Box::new(self.open_typed(env, index)?))
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        Ok(Box::new(self.open_typed(env, id)?))
     }
 
     fn extents(&self, offset: u64, length: u64, _max: usize) -> Result<Vec<Extent>> {
@@ -68,7 +68,7 @@ impl Device for Recorder {
 impl TypedDevice for Recorder {
     type Channel = Recorder;
 
-    fn open_typed(&self, _env: &mut Env, _index: u32) -> Result<Recorder> {
+    fn open_typed(&self, _env: &mut Env, _id: ChannelId) -> Result<Recorder> {
         Ok(self.clone())
     }
 }
@@ -97,7 +97,7 @@ impl Channel for Recorder {
         bio.bytes.min(self.most)
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -117,7 +117,7 @@ pub struct Bench {
     pub disk: Recorder,
     pub device: Arc<dyn Device>,
     pub contexts: Vec<Context>,
-    pub index: DevIndex,
+    pub index: ChannelId,
     pub ended: Vec<(u64, Status)>,
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use drystone_core::clock::SystemClock;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, ContextSet, DevIndex, Device};
+use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, Device};
 use drystone_queue::RequestQueue;
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::scheduler::SchedulerKind;
@@ -15,7 +15,7 @@ fn device(file: File, scheduler: SchedulerKind) -> Arc<dyn Device> {
     Arc::new(RequestQueue::new("d0", file, &options, locks).expect("a queue"))
 }
 
-fn write(cx: &mut Context, device: DevIndex) {
+fn write(cx: &mut Context, device: ChannelId) {
     let mut list = BioList::new();
     list.extend((0..16).map(|n| Bio::write(Sector(n * 8), IoBuf::zeroed(4096))));
     cx.submit(device, &mut list);
@@ -44,7 +44,7 @@ fn a_retired_file_is_closed_once_all_contexts_have_given_it_up() {
         let path = dir.path().join("disk.img");
         let set = ContextSet::new(SystemClock::new());
         let mut contexts = [set.open(engine).unwrap(), set.open(engine).unwrap()];
-        let mut before: Option<DevIndex> = None;
+        let mut before: Option<ChannelId> = None;
         for round in 0..3 {
             let device = device(file(dir.path(), MIB), scheduler);
             let indices = contexts.each_mut().map(|cx| cx.open(&device).unwrap());

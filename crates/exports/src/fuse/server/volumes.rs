@@ -5,7 +5,7 @@
 
 use super::mount::Mount;
 use crate::server::{Blocks, Geometry, Work, errno};
-use drystone_core::DevIndex;
+use drystone_core::ChannelId;
 use std::ops::Range;
 
 /// The volume that a request's I/O goes to.
@@ -34,7 +34,7 @@ impl Target {
 
 struct OpenVolume {
     /// `None` if the context could not open the device.
-    device: Option<DevIndex>,
+    device: Option<ChannelId>,
     geometry: Geometry,
 }
 
@@ -53,7 +53,7 @@ impl Volumes {
 
     /// The device of a volume, if it is open.
     #[inline]
-    pub(super) fn device(&self, volume: usize) -> Option<DevIndex> {
+    pub(super) fn device(&self, volume: usize) -> Option<ChannelId> {
         self.0[volume].device
     }
 

@@ -15,7 +15,7 @@ use drystone_core::context::Cookie;
 use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockClass;
-use drystone_core::{Bio, BioFlags, BioList, Context, ContextSet, DevIndex, IoBuf, Sector};
+use drystone_core::{Bio, BioFlags, BioList, ChannelId, Context, ContextSet, IoBuf, Sector};
 use drystone_stack::live::{LiveStack, OpenEnv};
 
 use super::super::cores::{Cores, Pinned, pin};
@@ -81,7 +81,7 @@ pub fn measure(cores: &Cores, each: Duration) -> anyhow::Result<Inputs> {
 struct Polled {
     // Before the stack that it uses.
     cx: Context,
-    device: DevIndex,
+    device: ChannelId,
     at: OpenEnv,
     _stack: LiveStack,
     latency: Duration,
@@ -223,7 +223,7 @@ fn clock_ns() -> f64 {
 /// Words to a channel that `cx` has not, which drops them when it reaps.
 fn words(cx: &Context) -> Vec<Arc<Message>> {
     let to = Arc::downgrade(cx.handle());
-    (0..WORDS).map(|n| Message::to(to.clone(), u32::MAX, n as u64)).collect()
+    (0..WORDS).map(|n| Message::to(to.clone(), ChannelId(u32::MAX), n as u64)).collect()
 }
 
 /// Send all `words`, ns of one.

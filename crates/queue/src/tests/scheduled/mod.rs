@@ -51,7 +51,7 @@ fn step(space: u64, odd: u32) -> impl Strategy<Value = Step> {
 /// Both sides.
 struct Both {
     rig: Rig,
-    contexts: Vec<(Context, DevIndex)>,
+    contexts: Vec<(Context, ChannelId)>,
     queue: Arc<RequestQueue<Fake>>,
     model: Scheduled,
     /// Requests that the driver had taken before this step.

@@ -7,8 +7,8 @@
 use super::sync_run::{Speed, SyncRun};
 use crate::array::status::SyncStatus;
 use crate::engine::SyncAction;
+use drystone_core::ChannelId;
 use drystone_core::clock::Ns;
-use drystone_core::context::DevIndex;
 
 /// An action that a user asked for; the others are done because the array needs them.
 pub(super) fn is_asked_for(action: SyncAction) -> bool {
@@ -18,7 +18,7 @@ pub(super) fn is_asked_for(action: SyncAction) -> bool {
 /// See the module's text.
 pub(super) struct Synchronisation {
     /// The array by member sectors.
-    device: DevIndex,
+    device: ChannelId,
     run: Option<SyncRun>,
     /// Asked for, and not begun.
     asked: Option<SyncAction>,
@@ -27,7 +27,7 @@ pub(super) struct Synchronisation {
 }
 
 impl Synchronisation {
-    pub(super) fn new(device: DevIndex) -> Self {
+    pub(super) fn new(device: ChannelId) -> Self {
         Synchronisation { device, run: None, asked: None, frozen: false, speed: Speed::default() }
     }
 
@@ -93,7 +93,7 @@ impl Synchronisation {
     }
 
     /// The array by member sectors, of which a region is asked for.
-    pub(super) fn device(&self) -> DevIndex {
+    pub(super) fn device(&self) -> ChannelId {
         self.device
     }
 

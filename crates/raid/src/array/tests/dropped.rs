@@ -1,7 +1,7 @@
 //! Contexts that are dropped while they wait for a stripe: nobody behind them waits for ever.
 
 use super::*;
-use drystone_core::context::DevIndex;
+use drystone_core::ChannelId;
 use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, IoBuf, Sector};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ struct User {
     has_ended: bool,
 }
 
-fn open(stand: &Stand) -> (Context, DevIndex) {
+fn open(stand: &Stand) -> (Context, ChannelId) {
     let array: Arc<dyn Device> = Arc::new(stand.array.as_ref().unwrap().0.clone());
     let mut ctx = stand.set.open(Engine::Plain).unwrap();
     let index = ctx.open(&array).unwrap();

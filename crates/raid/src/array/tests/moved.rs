@@ -4,8 +4,8 @@
 use super::stand::{Memory, Stand};
 use crate::ids::Role;
 use crate::layout::Level;
+use drystone_core::ChannelId;
 use drystone_core::clock::SystemClock;
-use drystone_core::context::DevIndex;
 use drystone_core::op::OpGroup;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::Engine;
@@ -142,7 +142,7 @@ fn below_a_volume_it_is_the_same() {
     assert!(all_ended(&volume));
 }
 
-fn submit(context: &mut Context, index: DevIndex, bio: Box<Bio>) {
+fn submit(context: &mut Context, index: ChannelId, bio: Box<Bio>) {
     let mut list = BioList::new();
     list.push(bio);
     context.submit(index, &mut list);

@@ -7,8 +7,8 @@ use crate::metadata::assemble::{Assembly, Candidate, assemble};
 use crate::metadata::create::{CreateOptions, NewDevice, Policy, plan};
 use crate::metadata::superblock::{Minor, Superblock};
 use crate::testing;
+use drystone_core::ChannelId;
 use drystone_core::clock::{Clock, ManualClock};
-use drystone_core::context::DevIndex;
 use drystone_core::extent::ExtentList;
 use drystone_core::histogram::Snapshot;
 use drystone_core::mailbox::Message;
@@ -261,7 +261,7 @@ impl Channel for MemoryChannel {
         }
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
@@ -291,8 +291,8 @@ impl Device for Shelf {
         DeviceInfo { name, kind: "memory", size_bytes, limits }
     }
 
-    fn open_channel(&self, env: &mut Env, index: u32) -> Result<Box<dyn Channel>> {
-        let word = Message::to(env.handle(), index, 0);
+    fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
+        let word = Message::to(env.handle(), id, 0);
         self.0.words.lock(&self.0.locks).push(word);
         Ok(Box::new(MemoryChannel(self.0.clone(), BioList::new())))
     }
@@ -326,7 +326,7 @@ pub(in crate::array) struct Stand {
     pub(in crate::array) memories: Vec<Arc<Memory>>,
     pub(in crate::array) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
-    pub(super) user: Option<(Context, DevIndex)>,
+    pub(super) user: Option<(Context, ChannelId)>,
     /// The way it is started.
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,

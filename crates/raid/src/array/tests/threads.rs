@@ -44,7 +44,7 @@ impl User {
     }
 
     /// Several bios at once, of different blocks.
-    fn round(&mut self, array: drystone_core::context::DevIndex) {
+    fn round(&mut self, array: drystone_core::ChannelId) {
         let (mut list, mut taken) = (BioList::new(), Vec::new());
         for _ in 0..6 {
             let bio = self.bio();

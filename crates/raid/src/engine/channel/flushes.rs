@@ -158,9 +158,9 @@ mod tests {
     use super::*;
     use crate::engine::conf::Conf;
     use crate::engine::shard::tests::conf;
-    use drystone_core::Published;
     use drystone_core::clock::ManualClock;
     use drystone_core::sync::LockCounters;
+    use drystone_core::{ChannelId, Published};
 
     fn membership(change: impl FnOnce(&mut Conf)) -> Membership {
         let mut conf = conf(3);
@@ -169,7 +169,7 @@ mod tests {
         let locks = LockCounters::new(ManualClock::new(1));
         let published = Published::new(conf);
         let mut membership = Membership::new(&published, &locks);
-        membership.refresh(&published, &locks, |_| 0);
+        membership.refresh(&published, &locks, |_| ChannelId(0));
         membership
     }
 

@@ -8,17 +8,17 @@
 use crate::engine::conf::{Conf, Member};
 use crate::ids::{MemberNumber, Role};
 use drystone_core::sync::LockCounters;
-use drystone_core::{Device, Published, Subscription};
+use drystone_core::{ChannelId, Device, Published, Subscription};
 use std::sync::Arc;
 
 /// In the place of a channel that does not exist.
-const NO_CHANNEL: u32 = u32::MAX;
+const NO_CHANNEL: ChannelId = ChannelId(u32::MAX);
 
 /// See the module's text.
 pub(super) struct Membership {
     conf: Subscription<Conf>,
-    channels: Vec<u32>,
-    in_use: Vec<u32>,
+    channels: Vec<ChannelId>,
+    in_use: Vec<ChannelId>,
 }
 
 impl Membership {
@@ -50,7 +50,7 @@ impl Membership {
         &mut self,
         published: &Published<Conf>,
         locks: &LockCounters,
-        mut channel_of: impl FnMut(&Arc<dyn Device>) -> u32,
+        mut channel_of: impl FnMut(&Arc<dyn Device>) -> ChannelId,
     ) -> bool {
         self.conf.refresh(published, locks);
         let number = |at| match member_at(&self.conf, at) {
@@ -58,7 +58,7 @@ impl Membership {
             None => NO_CHANNEL,
         };
         self.channels = (0..2 * self.conf.role_slots.len()).map(number).collect();
-        let exists = |channel: &u32| *channel != NO_CHANNEL;
+        let exists = |channel: &ChannelId| *channel != NO_CHANNEL;
         let in_use = self.channels.iter().copied().filter(exists).collect();
         let before = std::mem::replace(&mut self.in_use, in_use);
         before.iter().any(|channel| !self.in_use.contains(channel))
@@ -66,18 +66,18 @@ impl Membership {
 
     /// The channel of a role's member, or of its replacement.
     #[inline]
-    pub(super) fn channel(&self, role: Role, is_replacement: bool) -> u32 {
+    pub(super) fn channel(&self, role: Role, is_replacement: bool) -> ChannelId {
         let replacements = if is_replacement { self.conf.role_slots.len() } else { 0 };
         self.channels[role.index() + replacements]
     }
 
     /// All channels that exist.
-    pub(super) fn in_use(&self) -> &[u32] {
+    pub(super) fn in_use(&self) -> &[ChannelId] {
         &self.in_use
     }
 
     /// All members and replacements, each with its channel.
-    pub(super) fn devices(&self) -> impl Iterator<Item = (u32, &Member)> {
+    pub(super) fn devices(&self) -> impl Iterator<Item = (ChannelId, &Member)> {
         let all = self.channels.iter().enumerate();
         all.filter_map(|(at, channel)| Some((*channel, member_at(&self.conf, at)?)))
     }
@@ -129,11 +129,11 @@ mod tests {
         let locks = LockCounters::new(ManualClock::new(1));
         let published = Published::new(conf(3));
         let mut membership = Membership::new(&published, &locks);
-        let mut opened = 10..;
+        let mut opened = (10..).map(ChannelId);
         let mut open = |_: &Arc<dyn Device>| opened.next().unwrap();
         assert!(!membership.refresh(&published, &locks, &mut open));
-        assert_eq!(membership.in_use(), [10, 11, 12]);
-        assert_eq!(membership.channel(Role(2), false), 12);
+        assert_eq!(membership.in_use(), [10, 11, 12].map(ChannelId));
+        assert_eq!(membership.channel(Role(2), false), ChannelId(12));
         assert!(membership.is_current(&published));
 
         change(&published, &locks, |conf| {
@@ -142,8 +142,8 @@ mod tests {
         });
         assert!(!membership.is_current(&published));
         assert!(membership.refresh(&published, &locks, &mut open), "a channel is not needed");
-        assert_eq!(membership.in_use(), [13, 14, 15]);
-        assert_eq!(membership.channel(Role(2), true), 15);
+        assert_eq!(membership.in_use(), [13, 14, 15].map(ChannelId));
+        assert_eq!(membership.channel(Role(2), true), ChannelId(15));
         let numbers: Vec<u32> = membership.devices().map(|(_, member)| member.number.0).collect();
         assert_eq!(numbers, [0, 2, 7]);
     }
@@ -153,13 +153,13 @@ mod tests {
         let locks = LockCounters::new(ManualClock::new(1));
         let published = Published::new(conf(3));
         let mut membership = Membership::new(&published, &locks);
-        membership.refresh(&published, &locks, |_| 0);
+        membership.refresh(&published, &locks, |_| ChannelId(0));
         assert!(membership.has(MemberNumber(1)) && !membership.is_needed(MemberNumber(1)));
         change(&published, &locks, |conf| {
             conf.role_slots[0].member = Some(member(5, 0));
             conf.role_slots[2].replacement = Some(member(6, IN_SYNC));
         });
-        membership.refresh(&published, &locks, |_| 0);
+        membership.refresh(&published, &locks, |_| ChannelId(0));
         let needed = [0, 1, 2, 5].map(|number| membership.is_needed(MemberNumber(number)));
         assert_eq!(needed, [false, true, true, false]);
     }

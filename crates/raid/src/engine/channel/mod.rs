@@ -33,7 +33,7 @@ use drystone_core::context::RemappedDone;
 use drystone_core::mailbox::Message;
 use drystone_core::mistake;
 use drystone_core::op::OpGroup;
-use drystone_core::{Bio, BioFlags, BioList, Channel, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, BioList, Channel, ChannelId, Env, Op, Status};
 use flushes::{FailedFlush, Flushed, Flushes, Retry};
 use held::HeldBios;
 use membership::Membership;
@@ -48,7 +48,7 @@ pub struct ArrayChannel {
     /// First, so that the port is closed before anything else goes.
     peers: Peers,
     shared: Arc<Shared>,
-    index: u32,
+    id: ChannelId,
     membership: Membership,
     /// Bios for shards.
     to_shards: WorkSet<[BioList; SHARDS]>,
@@ -64,12 +64,12 @@ pub struct ArrayChannel {
 }
 
 impl ArrayChannel {
-    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, index: u32, origin: Origin) -> Self {
-        let doorbell = Message::to(env.handle(), index, 0);
+    pub(crate) fn new(shared: Arc<Shared>, env: &mut Env, id: ChannelId, origin: Origin) -> Self {
+        let doorbell = Message::to(env.handle(), id, 0);
         let peers = Peers::open(shared.clone(), origin, doorbell, &env.locks);
         let logs = (0..shared.logs()).map(|_| BioList::new()).collect();
         let mut channel = ArrayChannel {
-            index,
+            id,
             peers,
             membership: Membership::new(&shared.conf, &env.locks),
             to_shards: WorkSet::new([const { BioList::new() }; SHARDS]),
@@ -130,7 +130,7 @@ impl ArrayChannel {
     fn report_quiet(&self, env: &mut Env) {
         let (conf, epoch) = (self.conf(), self.membership.epoch());
         if conf.is_suspended {
-            self.peers.own().quiesced.report(epoch, env.remapped_in_flight(self.index));
+            self.peers.own().quiesced.report(epoch, env.remapped_in_flight(self.id));
         }
         if !conf.is_dirty {
             self.peers.own().writes_quiesced.report(epoch, self.traffic.writes() as usize);
@@ -155,7 +155,7 @@ impl ArrayChannel {
             return env.end_with(bio, Status::IoError);
         }
         if self.peers.is_sync() {
-            let bio = env.begin_remap(bio, self.index);
+            let bio = env.begin_remap(bio, self.id);
             return self.bring(env, bio);
         }
         if let Err(status) = check(&bio, &conf.limits, conf.size_bytes) {
@@ -172,7 +172,7 @@ impl ArrayChannel {
             self.peers.own().count_writes(1);
         }
         self.traffic.start(bio.op.group(), 1);
-        let bio = env.begin_remap(bio, self.index);
+        let bio = env.begin_remap(bio, self.id);
         self.route(env, bio);
     }
 
@@ -200,7 +200,7 @@ impl ArrayChannel {
         for (channel, member) in self.membership.devices() {
             let mut flush = parts.flush(env);
             flush.user_data = flushes::tag(member.number, number);
-            flush.set_end_io(self.index);
+            flush.set_end_io(self.id);
             env.send_down(channel, flush);
         }
         env.divided(parts);
@@ -251,7 +251,7 @@ impl Channel for ArrayChannel {
     fn submit(&mut self, env: &mut Env, bios: &mut BioList) {
         self.refresh(env);
         let now = env.time.submit_time();
-        self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.index) > 0);
+        self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.id) > 0);
         bios.stamp(now);
         if self.conf().is_suspended && !self.peers.is_sync() {
             return self.hold(env, bios);
@@ -265,7 +265,7 @@ impl Channel for ArrayChannel {
         }
         if moved > 0 {
             self.traffic.start(OpGroup::Read, moved as u64);
-            env.count_remapped(self.index, moved);
+            env.count_remapped(self.id, moved);
         }
         self.traffic.publish_started();
         self.run_touched(env);
@@ -277,7 +277,7 @@ impl Channel for ArrayChannel {
             return;
         }
         done.iter().for_each(|ended| self.traffic.end(ended, now));
-        self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.index) > 0);
+        self.shared.stats.busy.update(now, true, env.remapped_in_flight(self.id) > 0);
         self.report_quiet(env);
     }
 
@@ -300,7 +300,7 @@ impl Channel for ArrayChannel {
         self.report_quiet(env);
     }
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         self.membership.in_use()
     }
 

@@ -120,11 +120,12 @@ impl Drop for Peers {
 mod tests {
     use super::*;
     use crate::engine::shard::tests::conf;
+    use drystone_core::ChannelId;
     use drystone_core::clock::ManualClock;
     use std::sync::Weak;
 
     fn open(shared: &Arc<Shared>, origin: Origin, locks: &LockCounters) -> Peers {
-        Peers::open(shared.clone(), origin, Message::to(Weak::new(), 0, 0), locks)
+        Peers::open(shared.clone(), origin, Message::to(Weak::new(), ChannelId(0), 0), locks)
     }
 
     #[test]

@@ -68,7 +68,7 @@ impl ArrayChannel {
             }
             let (address, bytes) = piece(&conf.layout, bio.sector.0);
             let Some(member) = conf.plain_member(address.role) else { break };
-            if bio.bytes > bytes || !bio.begin_remap_with_retry(self.index) {
+            if bio.bytes > bytes || !bio.begin_remap_with_retry(self.id) {
                 break;
             }
             bio.sector = Sector(member.data_offset + address.sector);
@@ -109,7 +109,7 @@ impl ArrayChannel {
     fn read_member(&self, env: &mut Env, role: Role, sector: u64, mut part: Box<Bio>) {
         part.user_data = READ | part.sector.0;
         part.sector = Sector(sector);
-        part.set_end_io(self.index);
+        part.set_end_io(self.id);
         env.send_down(self.membership.channel(role, false), part);
     }
 

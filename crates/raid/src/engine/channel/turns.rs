@@ -149,7 +149,7 @@ impl ArrayChannel {
         shard.handle_ready(&turn, stripes, &mut self.effects);
         let send = |role, is_replacement, mut bio: Box<Bio>| {
             bio.user_data |= (number as u64) << 32;
-            bio.give_to_channel(self.index);
+            bio.give_to_channel(self.id);
             self.traffic.send();
             env.send_down(self.membership.channel(role, is_replacement), bio);
         };
@@ -176,7 +176,7 @@ impl ArrayChannel {
         log.begin(&turn, &mut self.log_effects);
         for (to, is_replacement, mut bio) in self.log_effects.io.drain(..) {
             bio.user_data |= ((SHARDS + role) as u64) << 32;
-            bio.give_to_channel(self.index);
+            bio.give_to_channel(self.id);
             self.traffic.send();
             env.send_down(self.membership.channel(to, is_replacement), bio);
         }

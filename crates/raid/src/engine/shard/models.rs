@@ -10,7 +10,7 @@ use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
 use drystone_core::turn::{InsertAt, TurnLock};
-use drystone_core::{Bio, BioList, IoBuf, Sector, Status};
+use drystone_core::{Bio, BioList, ChannelId, IoBuf, Sector, Status};
 
 /// An array of three members with one shard.
 struct Model {
@@ -71,7 +71,7 @@ impl Model {
             }
             shard.handle_ready(&turn, stripes, out);
             shard.make_runs(&turn, out, |_, _, mut bio| {
-                bio.give_to_channel(0);
+                bio.give_to_channel(ChannelId(0));
                 flight.push(bio);
             });
             self.ended.fetch_add(out.done.take().len(), Relaxed);

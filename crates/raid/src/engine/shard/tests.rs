@@ -14,8 +14,8 @@ use drystone_core::op::OpGroup;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::stats::DiskStats;
 use drystone_core::{
-    Bio, BioFlags, Channel, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op, Result,
-    SECTOR_SIZE, Sector, Status,
+    Bio, BioFlags, Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op,
+    Result, SECTOR_SIZE, Sector, Status,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Device for NoDevice {
         DeviceInfo { name: "none".to_owned(), kind: "none", size_bytes: 0, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
         Err(Error::invalid("there is no device"))
     }
 

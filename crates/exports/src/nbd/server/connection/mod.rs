@@ -40,7 +40,7 @@ use drystone_core::clock::Ns;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::ring::SendPart;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Context, DevIndex, IoBuf};
+use drystone_core::{Bio, BioList, ChannelId, Context, IoBuf};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ impl Connection {
     }
 
     /// The device that the client chose, once it has.
-    pub(super) fn device(&self) -> Option<DevIndex> {
+    pub(super) fn device(&self) -> Option<ChannelId> {
         self.export().map(OpenExport::device)
     }
 

@@ -17,7 +17,7 @@ use crate::nbd::server::window::Windows;
 use crate::nbd::transmission::Transmission;
 use crate::server::{Client, Pool, SessionId};
 use drystone_core::sync::LockCounters;
-use drystone_core::{BioList, Context, DevIndex};
+use drystone_core::{BioList, ChannelId, Context};
 use drystone_throttle::Member;
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) enum Step {
 pub(super) struct OpenExport {
     pub(super) admission: Admission,
     pub(super) service: Service,
-    device: DevIndex,
+    device: ChannelId,
     _client: Client,
     _member: Member,
     _permit: Option<Permit>,
@@ -75,7 +75,7 @@ impl OpenExport {
 
     /// The device, as the worker's context knows it.
     #[inline]
-    pub(super) fn device(&self) -> DevIndex {
+    pub(super) fn device(&self) -> ChannelId {
         self.device
     }
 

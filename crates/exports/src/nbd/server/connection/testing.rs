@@ -11,7 +11,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::range_lock::RangeLock;
 use drystone_core::sync::LockRegistry;
 use drystone_core::{
-    BioList, Channel, Device, DeviceInfo, Env, Error, Extent, Limits, Priority, Result,
+    BioList, Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, Limits, Priority, Result,
 };
 use drystone_throttle::Groups;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Device for Fake {
         DeviceInfo { name: "fake".into(), kind: "test", size_bytes: 1 << 20, limits }
     }
 
-    fn open_channel(&self, _env: &mut Env, _index: u32) -> Result<Box<dyn Channel>> {
+    fn open_channel(&self, _env: &mut Env, _id: ChannelId) -> Result<Box<dyn Channel>> {
         match self.opens {
             true => Ok(Box::new(FakeChannel)),
             false => Err(Error::invalid("it cannot be opened")),
@@ -52,7 +52,7 @@ impl Channel for FakeChannel {
 
     fn message(&mut self, _env: &mut Env, _message: Arc<Message>) {}
 
-    fn members(&self) -> &[u32] {
+    fn members(&self) -> &[ChannelId] {
         &[]
     }
 
