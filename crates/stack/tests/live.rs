@@ -442,8 +442,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
         serde_json::from_str::<serde_json::Value>(&line).unwrap()["result"].take()
     };
     let told = set("a1", "queue/io_timeout", "1");
-    let text = "the array `array` may fail its member `a1` after one slow request: set io_timeout to \
-        1s or more; the default is 30s";
+    let text = "the array `array` may fail its member `a1` after one slow request: \
+        set io_timeout to 1s or more; the default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"1".into(), &text.into()));
     for (device, attribute, value) in [
         ("a1", "queue/io_timeout", "1000"),
@@ -459,8 +459,8 @@ fn a_member_that_is_made_impatient_is_a_warning() {
     }
     // One below a member, by two volumes.
     let told = set("deep", "queue/io_timeout", "20");
-    let text = "the array `other` may fail its member `high` after one slow request of `deep` below \
-        it: set io_timeout to 1s or more; the default is 30s";
+    let text = "the array `other` may fail its member `high` after one slow request of `deep` \
+        below it: set io_timeout to 1s or more; the default is 30s";
     assert_eq!((&told["value"], &told["warning"]), (&"20".into(), &text.into()));
     // One that was impatient before it became a member.
     let made = Control::new(&runtime, &server)

@@ -8,8 +8,8 @@ use drystone_core::mailbox::Message;
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioList, Channel, ContextSet, Device, DeviceInfo, Env, Extent, Limits, Op, Result,
-    SECTOR_SIZE, Status,
+    Bio, BioList, Channel, ChannelId, ContextSet, Device, DeviceInfo, Env, Extent, Limits, Op,
+    Result, SECTOR_SIZE, Status,
 };
 use std::sync::{Arc, Mutex};
 

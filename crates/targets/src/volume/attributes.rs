@@ -16,8 +16,10 @@ struct Attribute {
     /// `None` of a volume that has no such attribute.
     get: fn(&Volume, &Live) -> Option<String>,
     /// Sets it, by its name and a value; `None` of an attribute that is only shown.
-    set: Option<fn(&Volume, &str, &str) -> Result<()>>,
+    set: Option<Setter>,
 }
+
+type Setter = fn(&Volume, &str, &str) -> Result<()>;
 
 fn digit(switch: bool) -> Option<String> {
     Some(u8::from(switch).to_string())

@@ -12,7 +12,7 @@ use crate::rules::{Path, Ruled, Rules};
 use drystone_core::clock::{ManualClock, Ns};
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, IoBuf, Sector};
+use drystone_core::{Bio, BioList, ChannelId, IoBuf, Sector};
 use std::sync::Arc;
 
 /// The time of a scene.
@@ -53,7 +53,7 @@ impl Scene {
         let clock = ManualClock::new(NOW);
         let locks = LockCounters::new(clock.clone());
         let device = DeviceThrottle::new("d", clock, &locks);
-        let port = device.shared().open_port(Message::new(0, 0), &locks);
+        let port = device.shared().open_port(Message::new(ChannelId(0), 0), &locks);
         let mut scene = Scene { device, rules: Rules::default(), port, locks };
         groups.iter().for_each(|group| scene.rules.set(group.clone()));
         scene.device.shared().set_rules(scene.rules.clone(), &scene.locks);
