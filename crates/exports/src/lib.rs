@@ -11,8 +11,8 @@
 //! # use drystone_core::mailbox::Message;
 //! # use drystone_core::op::OpGroup;
 //! # use drystone_core::stats::DiskStats;
-//! # use drystone_core::{Bio, BioList, Channel, ChannelId, Device, DeviceInfo, Env, Extent, Limits};
-//! # use drystone_core::{Op, Result, Status};
+//! # use drystone_core::{Bio, BioList, Channel, ChannelId, Device, DeviceInfo, Env, Extent};
+//! # use drystone_core::{Limits, Op, Result, Status};
 //! # use std::sync::Mutex;
 //! # struct Ram(Arc<Mutex<Vec<u8>>>);
 //! # impl Ram {

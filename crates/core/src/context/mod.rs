@@ -138,8 +138,8 @@ impl Context {
         Call::begin(&self.handle).core().release(channel);
     }
 
-    /// Submit `bios` (emptied) to the device of a channel. Nothing waits. Without a plug they are on
-    /// their way when this returns, so submit what belongs together in one call: it is one plug.
+    /// Submit `bios` (emptied) to the device of a channel. Nothing waits. Without a plug they are
+    /// on their way when this returns, so submit what belongs together in one call: it is one plug.
     #[inline]
     pub fn submit(&mut self, channel: ChannelId, bios: &mut BioList) {
         Call::begin(&self.handle).core().submit(channel, bios);
