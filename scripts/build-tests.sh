@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}"
-cargo build --locked -p drystone -p drystone-lab
+cargo build --locked -p drystone -p drystone-lab -p drystone-capi
 cargo test --locked --workspace --exclude guest-tests --no-run \
     --message-format=json-render-diagnostics >"$target/tests.json.new"
 mv "$target/tests.json.new" "$target/tests.json"

@@ -34,7 +34,11 @@ fetch_headers() {
     rm -rf "$work"
 }
 
-cargo build --locked --profile "$PROFILE" -p drystone-capi
+# For tests, with the packages of build-tests.sh: what others ask of a dependency decides how it is
+# built, so that alone the library would be built a second time.
+packages=(-p drystone-capi)
+[ "$PROFILE" != dev ] || packages+=(-p drystone -p drystone-lab)
+cargo build --locked --profile "$PROFILE" "${packages[@]}"
 cp -f "$OUT/libdrystone_capi.so" "$OUT/libdrystone.so.1.new"
 mv -f "$OUT/libdrystone.so.1.new" "$OUT/libdrystone.so.1"
 ln -sf libdrystone.so.1 "$OUT/libdrystone.so"
