@@ -5,22 +5,27 @@
 export CARGO_TERM_PROGRESS_WHEN=never
 SUMMARY=()
 FAILED=0
+CPU_TOTAL=0
 # Steps that run beside others: for each its process and the file of its output.
 declare -A BESIDE=()
 
 # Seconds that a step may take: several times its duration on two slow cores.
 STEP_LIMIT=${STEP_LIMIT:-1200}
 
+# cpu_seconds: processor time of the processes that this shell has waited for, and of theirs.
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat"; }
+
 # step NAME COMMAND...: runs a step and records its result. A step that hangs is killed, and fails.
 step() {
-    local name=$1 started=$SECONDS status=0
+    local name=$1 started=$SECONDS before status=0
     shift
     say "== $name"
+    before=$(cpu_seconds)
     timeout --kill-after=10 "$STEP_LIMIT" "$@" </dev/null || status=$?
-    record "$name" "$status" $((SECONDS - started))
+    record "$name" "$status" $((SECONDS - started)) $(($(cpu_seconds) - before))
 }
 
-# record NAME STATUS SECONDS
+# record NAME STATUS SECONDS CPU_SECONDS
 record() {
     local outcome=ok
     case $2 in
@@ -28,7 +33,8 @@ record() {
         124 | 137) outcome="HUNG" FAILED=$((FAILED + 1)); say "$1: not done in its time" ;;
         *) outcome=FAILED FAILED=$((FAILED + 1)) ;;
     esac
-    SUMMARY+=("$(printf '%-28s %-7s %4d s' "$1" "$outcome" "$3")")
+    SUMMARY+=("$(printf '%-28s %-7s %4d s %5d s' "$1" "$outcome" "$3" "$4")")
+    CPU_TOTAL=$((CPU_TOTAL + $4))
 }
 
 # beside NAME COMMAND...: starts a step at the lowest priority; `join` waits for it.
@@ -44,15 +50,15 @@ beside() {
 
 # join NAME: waits for a step that `beside` started, prints its output and records its result.
 join() {
-    local name=$1 process output status=137 seconds=0
+    local name=$1 process output status=137 seconds=0 cpu=0
     read -r process output <<<"${BESIDE[$name]}"
     wait "$process" 2>/dev/null || true
     unset "BESIDE[$name]"
     say "== $name: its output"
     cat "$output"
-    [ ! -e "$output.end" ] || read -r status seconds <"$output.end"
+    [ ! -e "$output.end" ] || read -r status seconds cpu <"$output.end"
     rm -f "$output" "$output.end"
-    record "$name" "$status" "$seconds"
+    record "$name" "$status" "$seconds" "$cpu"
 }
 
 # end_beside: ends the steps that nobody joined.
@@ -67,9 +73,9 @@ end_beside() {
 
 # summary NAME: prints the result of each step, and ends the script.
 summary() {
-    say "== summary of $1"
+    say "== summary of $1: seconds that passed, and of processor time"
     printf '%s\n' "${SUMMARY[@]}"
-    printf '%-28s %-7s %4d s\n' "all" "" "$SECONDS"
+    printf '%-28s %-7s %4d s %5d s\n' "all" "" "$SECONDS" "$CPU_TOTAL"
     if [ "$FAILED" -gt 0 ]; then
         echo "$1: $FAILED of ${#SUMMARY[@]} steps FAILED"
         exit 1
