@@ -45,7 +45,14 @@
 //!
 //! `examples/c/embed.c` is a whole program.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod abi;
 #[allow(unsafe_code, reason = "its callers are in C, and give pointers")]

@@ -3,7 +3,7 @@
 //! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
 //! call, handles are open, and buffers outlive their context, which is closed before them or waits
 //! for them when it is dropped.
-#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
+#![allow(clippy::undocumented_unsafe_blocks, reason = "argued above, once for all")]
 #![allow(unsafe_code, reason = "they call what C programs call")]
 
 mod common;

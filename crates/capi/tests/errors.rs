@@ -3,7 +3,7 @@
 //!
 //! Every unsafe block here is a call into the C face: texts and places are locals that outlive the
 //! call, handles are open or NULL, and buffers outlive their context.
-#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
+#![allow(clippy::undocumented_unsafe_blocks, reason = "argued above, once for all")]
 #![allow(unsafe_code, reason = "they call what C programs call")]
 
 mod common;

@@ -2,7 +2,7 @@
 //!
 //! Every unsafe block here is a call into the system that takes numbers, or a struct that outlives
 //! it.
-#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
+#![allow(clippy::undocumented_unsafe_blocks, reason = "argued above, once for all")]
 #![allow(unsafe_code, reason = "they call what C programs call")]
 
 mod common;

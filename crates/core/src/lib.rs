@@ -91,7 +91,14 @@
 //! # }
 //! ```
 #![warn(unsafe_op_in_unsafe_fn)]
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod attribute;
 pub mod bio;

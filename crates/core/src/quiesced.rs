@@ -21,7 +21,7 @@ const GONE: u64 = u64::MAX;
 
 impl Quiesced {
     /// That of a channel that has seen no suspension.
-    #[allow(clippy::new_without_default)]
+    #[allow(clippy::new_without_default, reason = "the name says what the value stands for")]
     pub fn new() -> Self {
         Quiesced(AtomicU64::new(0))
     }

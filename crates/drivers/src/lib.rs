@@ -48,7 +48,14 @@
 //! # }
 //! ```
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod file;
 pub mod null;

@@ -4,7 +4,11 @@
 //! Every end is predicted from the formula of [`Seek`] and the requests that the driver got, and
 //! must come at that nanosecond.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use drystone_core::clock::{Clock, ManualClock};
 use drystone_core::mailbox::Message;

@@ -2,7 +2,14 @@
 //! measures devices. A library, so that tests can run its parts with a stack of their own, and
 //! `drystone-lab` and `drystone-sim` speak to their users in the same way.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 mod alloc;
 mod args;

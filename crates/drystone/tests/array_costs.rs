@@ -1,7 +1,11 @@
 //! Costs of an I/O of an array in the steady state, as counts: allocations, locks, and I/O of the
 //! members, which complete in the call.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 #[path = "../src/alloc.rs"]
 mod alloc;

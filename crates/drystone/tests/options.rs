@@ -3,7 +3,11 @@
 //! a new option without a case here fails. `serve` is walked in `src/cli.rs`, where what it would
 //! serve can be seen.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use std::cell::LazyCell;
 use std::fs;

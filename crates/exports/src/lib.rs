@@ -109,7 +109,14 @@
 //! # Ok(())
 //! # }
 //! ```
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod fuse;
 pub mod nbd;

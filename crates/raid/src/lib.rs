@@ -19,7 +19,14 @@
 //!
 //! [`metadata`] reads and makes superblocks; [`array::open`] starts the array that devices make.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod array;
 mod engine;

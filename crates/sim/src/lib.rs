@@ -1,7 +1,14 @@
 //! The simulator: the whole stack in one thread, on simulated disks and a simulated clock, in an
 //! order that a seed decides.
 
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 pub mod cli;
 pub mod counts;

@@ -1,7 +1,11 @@
 //! Allocation queries of the NBD server: asked of the device by a thread that may block, never by a
 //! data thread.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;

@@ -5,7 +5,11 @@
 //! The changes are random, from a seed that is printed (`DRYSTONE_SEED` repeats it). No time is
 //! judged but that of no progress after all limits have been lifted.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 mod common;
 

@@ -1,7 +1,11 @@
 //! The NBD server while other threads visit its context, and end: io_uring cancels what a
 //! thread has handed to it when that thread ends, and the server does it again.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,7 +1,11 @@
 //! `delay` on a clock that is moved by hand: what waits, for how long, and in what order it goes
 //! on.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 mod common;
 

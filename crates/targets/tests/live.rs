@@ -1,6 +1,10 @@
 //! Tables that change under load: nothing is lost, doubled or sent by an old table after the swap.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 mod common;
 

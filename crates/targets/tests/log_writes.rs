@@ -1,6 +1,10 @@
 //! `log-writes`: what goes into the log and in which order, read back as `replay-log` reads it.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 mod common;
 

@@ -26,7 +26,7 @@ pub struct CountingAllocator {
 
 impl CountingAllocator {
     /// Nothing is allocated yet.
-    #[allow(clippy::new_without_default)] // a static needs a const
+    #[allow(clippy::new_without_default, reason = "a static needs a const")]
     pub const fn new() -> Self {
         CountingAllocator { allocations: AtomicU64::new(0) }
     }

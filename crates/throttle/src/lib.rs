@@ -37,7 +37,14 @@
 //! # Ok::<(), drystone_throttle::GroupError>(())
 //! ```
 #![forbid(unsafe_code)]
-#![cfg_attr(test, allow(clippy::disallowed_methods, clippy::disallowed_types))]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_methods,
+        clippy::disallowed_types,
+        reason = "tests have clocks, locks and threads of their own"
+    )
+)]
 
 mod budget;
 mod channel;

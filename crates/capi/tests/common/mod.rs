@@ -4,8 +4,8 @@
 //! call, handles are open, and buffers outlive their context, which is closed before them or waits
 //! for them when it is dropped.
 
-#![allow(dead_code)] // each file of tests uses some
-#![allow(clippy::undocumented_unsafe_blocks)] // argued above, once for all
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "argued above, once for all")]
 
 use std::ffi::{CStr, CString};
 use std::path::Path;

@@ -76,7 +76,6 @@ impl<'a> Call<'a> {
     }
 
     #[inline]
-    #[allow(clippy::mut_from_ref)]
     fn core(&mut self) -> &mut ContextCore {
         // SAFETY: we are inside the gate, which admits one at a time, and only this borrow of
         // the call hands the state out.

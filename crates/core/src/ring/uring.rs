@@ -73,8 +73,7 @@ pub struct UringRing {
     waker: Arc<EventFd>,
     slots: Vec<Slot>,
     free: u32,
-    /// Boxed, because the kernel is given their addresses while they are in slots.
-    #[allow(clippy::vec_box)]
+    #[allow(clippy::vec_box, reason = "the kernel has their addresses while they are in slots")]
     spare_messages: Vec<Box<Message>>,
     /// Entries that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,

@@ -9,7 +9,7 @@ macro_rules! atomic {
         #[derive(Debug, Default)]
         pub struct $name(atomic::$name);
 
-        #[allow(missing_docs)]
+        #[allow(missing_docs, reason = "as in the standard library")]
         impl $name {
             pub const fn new(value: $value) -> Self {
                 $name(atomic::$name::new(value))
@@ -64,7 +64,7 @@ macro_rules! atomic {
 
 macro_rules! arithmetic {
     ($name:ident, $value:ty, $($operation:ident),*) => {
-        #[allow(missing_docs)]
+        #[allow(missing_docs, reason = "as in the standard library")]
         impl $name {
             $(pub fn $operation(&self, value: $value, order: Ordering) -> $value {
                 step();
@@ -89,7 +89,7 @@ arithmetic!(AtomicUsize, usize, fetch_add, fetch_sub, fetch_and, fetch_or, fetch
 #[derive(Debug)]
 pub struct AtomicPtr<T>(atomic::AtomicPtr<T>);
 
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "as in the standard library")]
 impl<T> AtomicPtr<T> {
     pub const fn new(value: *mut T) -> Self {
         AtomicPtr(atomic::AtomicPtr::new(value))

@@ -1,6 +1,6 @@
 //! A server of the real program, and the commands of a user against it.
 
-#![allow(dead_code)] // each test uses a part
+#![allow(dead_code, reason = "each file of tests uses some of it")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

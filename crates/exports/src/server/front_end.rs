@@ -125,7 +125,7 @@ impl Work {
 
     /// Takes the batch instead of submitting it.
     #[cfg(test)]
-    #[allow(clippy::vec_box)]
+    #[allow(clippy::vec_box, reason = "bios are submitted in boxes")]
     pub(crate) fn take_queued(&mut self) -> Vec<Box<Bio>> {
         let mut queued = Vec::new();
         for (_, mut bios) in self.bios.drain(..) {

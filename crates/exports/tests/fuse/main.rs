@@ -1,6 +1,10 @@
 //! The FUSE server through its interface: by a kernel that the tests play, and by the real one.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 mod concurrent;
 mod disk;

@@ -1,12 +1,16 @@
 //! The cost of a FUSE request in the steady state, in heap allocations, which an allocator counts.
 
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 #[path = "../fuse/disk.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "a part of it is used here")]
 mod disk;
 #[path = "../fuse/kernel.rs"]
-#[allow(dead_code, unused_macros, unused_imports)]
+#[allow(dead_code, unused_macros, unused_imports, reason = "a part of it is used here")]
 mod kernel;
 
 use std::os::fd::OwnedFd;

@@ -194,7 +194,6 @@ fn partial_parity(
 
 /// A block of parity by the log. Nothing, if a member that it would be computed from is missing, or
 /// its own is; `None` if something cannot be read.
-#[allow(clippy::option_option)]
 fn parity(
     io: &mut Io,
     disks: &[Disk],

@@ -1,5 +1,5 @@
 //! Parts that storms share: random numbers, and the data to write.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each file of tests uses some of it")]
 
 use std::time::SystemTime;
 

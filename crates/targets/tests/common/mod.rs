@@ -1,6 +1,10 @@
 //! A disk in memory that completes at once or when told, and records what it was asked.
-#![allow(dead_code)]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use drystone_core::clock::{ManualClock, SystemClock};
 use drystone_core::mailbox::Message;

@@ -1,6 +1,10 @@
 //! A device that ends what it gets at once and notes when; contexts in simulated time.
-#![allow(dead_code)]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+#![allow(dead_code, reason = "each file of tests uses some of it")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests have clocks, locks and threads of their own"
+)]
 
 use drystone_core::clock::ManualClock;
 use drystone_core::device::TypedDevice;

@@ -48,8 +48,8 @@ pub(super) struct Buffers {
     reserve: Arc<Reserve>,
     idle: [Vec<IoBuf>; KINDS.len()],
     bios: BioList,
-    /// Boxes for unaligned writes; operations carry them about.
-    #[allow(clippy::vec_box)]
+    /// Boxes for unaligned writes.
+    #[allow(clippy::vec_box, reason = "operations take and give them in boxes")]
     boxes: Vec<Box<UnalignedWrite>>,
     /// Buffers of the first kind that are for edges only.
     edges: usize,

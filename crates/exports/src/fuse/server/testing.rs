@@ -1,7 +1,7 @@
 //! Fixtures for the tests of a session and its parts.
 
 #[path = "../../../tests/fuse/disk.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "a part of it is used here")]
 mod disk;
 
 use super::buffers::Buffers;
