@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(shortage(&stack(100), 1, 468), None);
         let said = shortage(&stack(101), 1, 468).unwrap();
         assert!(
-            said.contains("need 470 file descriptors") && said.contains("may have 468"),
+            said.contains("need 470 file descriptors") && said.contains("may have only 468"),
             "{said}"
         );
     }

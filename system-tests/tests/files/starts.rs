@@ -185,7 +185,7 @@ fn a_loop_device_without_a_path_is_told_of() {
         files.server.wait();
         let mut files = Files::start_in(&folder, &looped(path));
         files.announced(true);
-        wait_for(&files, &format!("`losetup -d {device}` takes it away"));
+        wait_for(&files, &format!("remove the loop device with `losetup -d {device}`"));
         // As it says.
         files.run("losetup -d \"$1\"", &device).ok();
         assert!(files.server.sigterm().success(), "{}", files.server.messages());
