@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Runs a command at the lowest priority, with a limit of its time. Its output goes to OUTPUT, and in
-# the end its status, seconds and processor seconds to OUTPUT.end. It is meant to run in a session of
-# its own, because the kernel schedules sessions before processes: the session gets the priority too.
+# the end its status, seconds and processor seconds to OUTPUT.end. It is meant to run in a session
+# of its own, because the kernel schedules sessions before processes: the session gets the priority
+# too.
 #
 # Usage: setsid scripts/beside.sh OUTPUT SECONDS COMMAND...
 set -euo pipefail

@@ -49,7 +49,9 @@ const QUIET_MAX: usize = 500;
 /// nobody would call that alive.
 const LEAP_NS: Ns = 1_000_000;
 const LEAP_MAX_NS: Ns = 1_000_000_000;
-/// Pauses in which nothing happens before it is said that nothing will any more.
+/// Pauses in which nothing happens before it is said that nothing will any more. While a disk has
+/// an operation its end will happen: a stall may outlast so many pauses of fibers that sleep for
+/// short times.
 const PAUSES_MAX: u64 = 20_000_000;
 
 struct Entry {
@@ -69,6 +71,7 @@ pub struct Scheduler {
     /// Fibers that can go on, as of the last choice.
     able: Vec<FiberId>,
     pauses: u64,
+    pauses_max: u64,
     /// The count of events in the world at the last pause, and a measure of the time since that
     /// changed.
     happened: u64,
@@ -126,6 +129,7 @@ impl Scheduler {
             living: Vec::new(),
             able: Vec::new(),
             pauses: 0,
+            pauses_max: PAUSES_MAX,
             happened: 0,
             quiet: 0,
             leap: LEAP_NS,
@@ -234,7 +238,7 @@ impl Scheduler {
 
     fn paused(&mut self, id: FiberId, pause: Pause) -> Result<(), Stuck> {
         self.pauses += 1;
-        if self.pauses > PAUSES_MAX {
+        if self.pauses > self.pauses_max && !self.world.has_disk_operations() {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
         // A fiber that spins would go on looking for long.
@@ -328,4 +332,40 @@ impl Points {
     }
 
     fn stop_after(_: u64) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::{Disk, DiskOptions, Latency};
+
+    /// A fiber sleeps for short times until something has happened.
+    fn look(is_disk_busy: bool) -> Result<(), Stuck> {
+        let world = World::new(false);
+        let latency = Latency::constant(1_000_000);
+        let options = DiskOptions { latency, early_ppm: 0, ..DiskOptions::new(1 << 20) };
+        let disk = world.add_disk(Disk::new(options, 1));
+        let _ring = is_disk_busy.then(|| world.begin_read(disk));
+        let inside = world.clone();
+        world.spawn("looker", move || {
+            while inside.sum().1 == 0 {
+                inside.sleep(1);
+            }
+        });
+        let policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 20 };
+        let mut scheduler = Scheduler::new(world, policy, 1);
+        scheduler.pauses_max = 1000;
+        scheduler.run(None)
+    }
+
+    #[test]
+    fn a_busy_disk_is_awaited_however_often_a_fiber_looks_meanwhile() {
+        assert_eq!(look(true), Ok(()));
+    }
+
+    #[test]
+    fn a_fiber_that_looks_without_end_is_found() {
+        let spinning = vec!["looker".to_owned()];
+        assert_eq!(look(false), Err(Stuck::Livelock { spinning }));
+    }
 }

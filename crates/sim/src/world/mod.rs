@@ -296,6 +296,25 @@ impl World {
         asleep.chain(event).min()
     }
 
+    /// True if a disk has an operation that will end.
+    pub(crate) fn has_disk_operations(&self) -> bool {
+        self.state().events.values().any(|due| matches!(due, Due::Disk { .. }))
+    }
+
+    /// Begin a read of a ring that only the caller has.
+    #[cfg(test)]
+    pub(crate) fn begin_read(&self, disk: DiskId) -> Box<dyn Ring> {
+        let (now, ring) = (self.now(), self.ring());
+        let mut state = self.state();
+        let (op, at) =
+            state.disks[disk].begin(now, crate::disk::DiskOp::Read { offset: 0, length: 512 });
+        let number = state.rings.len() - 1;
+        state.rings[number].in_flight += 1;
+        let (token, memory) = (Token(0), Memory::default());
+        state.at(at, Due::Disk { disk, op, ring: number, token, memory });
+        ring
+    }
+
     /// The running fiber sleeps until the clock shows `at`.
     pub fn sleep_until(&self, at: Ns) {
         while self.now() < at {
