@@ -1,6 +1,6 @@
 //! The simulator itself: seeds that must pass, what they must have met, and mistakes that they must
-//! find. Only in builds that have points inside calls: `make sim-test`. With `DRYSTONE_LONG` set, as
-//! in `make test-long`, twice as many seeds.
+//! find. Only in builds that have points inside calls: `make sim-test`. `make test-long` sets
+//! `DRYSTONE_LONG`, and there are twice as many seeds.
 #![cfg(drystone_sim)]
 
 use drystone_sim::MISTAKES;
