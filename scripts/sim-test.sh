@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# Runs the simulator's own tests, in a build that has points inside every call; of those tests only
-# the ones whose names have WORD in them. DRYSTONE_LONG=1 doubles the seeds.
-# Usage: scripts/sim-test.sh [WORD]
+# Runs the simulator's own tests, in a build that has points inside every call.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
 target="${CARGO_TARGET_DIR:-target}"
 RUSTFLAGS="${RUSTFLAGS:-} --cfg drystone_sim" CARGO_TARGET_DIR="$target/points" \
     cargo test --profile sim --locked -p drystone-sim --test simulator -- \
-    --nocapture --test-threads 1 "$@"
+    --nocapture --test-threads 1

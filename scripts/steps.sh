@@ -13,16 +13,22 @@ declare -A BESIDE=()
 STEP_LIMIT=${STEP_LIMIT:-1200}
 
 # cpu_seconds: processor time of the processes that this shell has waited for, and of theirs.
-cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$$/stat"; }
+cpu_seconds() { awk '{ print int(($16 + $17) / 100) }' "/proc/$BASHPID/stat"; }
 
 # step NAME COMMAND...: runs a step and records its result. A step that hangs is killed, and fails.
 step() {
-    local name=$1 started=$SECONDS before status=0
+    local name=$1 started=$SECONDS status=0 cpu
     shift
     say "== $name"
-    before=$(cpu_seconds)
-    timeout --kill-after=10 "$STEP_LIMIT" "$@" </dev/null || status=$?
-    record "$name" "$status" $((SECONDS - started)) $(($(cpu_seconds) - before))
+    cpu=$(mktemp)
+    # In a shell of its own, which does not wait for the steps beside it.
+    (
+        timeout --kill-after=10 "$STEP_LIMIT" "$@" </dev/null || status=$?
+        cpu_seconds >"$cpu"
+        exit "$status"
+    ) || status=$?
+    record "$name" "$status" $((SECONDS - started)) "$(cat "$cpu")"
+    rm -f "$cpu"
 }
 
 # record NAME STATUS SECONDS CPU_SECONDS

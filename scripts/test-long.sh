@@ -12,7 +12,6 @@ run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 step "build for the tests" scripts/build-tests.sh
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh
-step "more seeds (simulator)" env DRYSTONE_LONG=1 scripts/sim-test.sh fixed_seeds
 step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" system-tests \
     '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
     '!system-tests:files' '!system-tests:embedded'
