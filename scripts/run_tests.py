@@ -38,21 +38,24 @@ class Program:
         self.name = f"{manifest_name(self.folder)}:{artifact['target']['name']}"
 
     def run(self, words):
-        """Its exit status (None if it took too long), its output, and its seconds."""
+        """Its exit status (None if it took too long), output, seconds and processor seconds."""
         environment = os.environ | {"CARGO_MANIFEST_DIR": str(self.folder)}
         started = time.monotonic()
         process = subprocess.Popen(
             [self.path, *words], cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
         RUNNING.add(process)
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-            status = process.returncode
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, status = process.communicate()[0], None
+        late = threading.Event()
+        timer = threading.Timer(LIMIT, lambda: (late.set(), os.killpg(process.pid, signal.SIGKILL)))
+        timer.start()
+        output = process.stdout.read()
+        # Only this call tells what the program and its own programs used.
+        _, status, usage = os.wait4(process.pid, 0)
+        timer.cancel()
         RUNNING.discard(process)
-        return status, output.decode(errors="replace"), time.monotonic() - started
+        process.returncode = None if late.is_set() else os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - started, usage.ru_utime + usage.ru_stime
+        return process.returncode, output.decode(errors="replace"), seconds
 
 
 RUNNING = set()
@@ -100,7 +103,8 @@ def report(program, outcome):
         for line in output.splitlines():
             if "SKIPPED" in line:
                 print(line)
-        print(f"{program.name}: {passed} passed, {ignored} ignored in {seconds:.0f} s", flush=True)
+        print(f"{program.name}: {passed} passed, {ignored} ignored in {seconds[0]:.0f} s "
+              f"({seconds[1]:.0f} s of processor time)", flush=True)
         return passed, 0
     why = f"not done in {LIMIT} s" if status is None else f"exit status {status}"
     print(f"---- {program.name}: {why}; its output:\n{output}\n---- end of it", flush=True)

@@ -30,7 +30,7 @@ use drystone_bench::machine;
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "mq-deadline",
-    about: "mq-deadline: one lock (before), separate insertion lists (mailed), and ours, which \
+    about: "one lock (before), separate insertion lists (mailed), and ours, which \
         never waits",
     runs: crate::RUNS,
     threads: crate::THREADS,

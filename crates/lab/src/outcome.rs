@@ -125,7 +125,8 @@ impl Outcome {
 
     /// The outcome for a terminal.
     pub fn text(&self) -> String {
-        let mut text = format!("{}\n{}\n{}\n\n", self.about, self.facts(), self.setting());
+        let title = format!("{}: {}", self.experiment, self.about);
+        let mut text = format!("{title}\n{}\n{}\n\n", self.facts(), self.setting());
         text.push_str(&self.table.text());
         text.push('\n');
         for (title, table) in &self.more {

@@ -30,7 +30,7 @@ use drystone_bench::{Counts, Pattern, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "plug-time",
-    about: "plug-time: the clock read at each use (before), once a plug for submissions (mailed), \
+    about: "the clock read at each use (before), once a plug for submissions (mailed), \
         once for completions too (ours), not at all (none)",
     runs: RUNS,
     threads: THREADS,

@@ -29,7 +29,7 @@ use drystone_bench::{Pattern, Work, machine};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "reorder",
-    about: "reorder: a simulated disk with a head that moves, with mq-deadline (ours) and without \
+    about: "a simulated disk with a head that moves, with mq-deadline (ours) and without \
         a scheduler (none)",
     runs: crate::RUNS,
     threads: crate::THREADS,

@@ -29,7 +29,7 @@ use variants::{Measured, VARIANTS};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle",
-    about: "blk-throttle: one lock for every bio (before), only for those with a rule (mailed), \
+    about: "one lock for every bio (before), only for those with a rule (mailed), \
         ours, and compiled out (none)",
     runs: crate::RUNS,
     threads: crate::THREADS,

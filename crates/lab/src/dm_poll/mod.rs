@@ -39,7 +39,7 @@ use variants::{JUDGED_US, Measured, POLLERS, VARIANTS};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "dm-poll",
-    about: "dm-poll: volumes over three disks by interrupts (before), polled (mailed), and \
+    about: "volumes over three disks by interrupts (before), polled (mailed), and \
         adaptively (ours)",
     runs: crate::RUNS,
     threads: crate::THREADS,

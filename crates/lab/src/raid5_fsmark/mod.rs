@@ -46,7 +46,7 @@ pub use served::{Asked, Task, execute, serve};
 /// See the module's text.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "raid5-fsmark",
-    about: "raid5-fsmark: raid5-wait with fs_mark on btrfs, ext4 and xfs, over FUSE and a loop \
+    about: "raid5-wait with fs_mark on btrfs, ext4 and xfs, over FUSE and a loop \
         device; takes root and fs_mark",
     runs: 3,
     threads: 64,

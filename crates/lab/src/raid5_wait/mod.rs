@@ -52,7 +52,7 @@ use variants::Measured;
 /// See the module's text.
 pub const EXPERIMENT: Experiment = Experiment {
     name: "raid5-wait",
-    about: "raid5-wait: writers that wait for a free stripe, all of them woken (before), one for \
+    about: "writers that wait for a free stripe, all of them woken (before), one for \
         each hash lock (mailed), none asleep (ours)",
     runs: crate::RUNS,
     threads: 64,

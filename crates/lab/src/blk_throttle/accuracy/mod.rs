@@ -28,7 +28,7 @@ use taken::{Look, Steps, Taken};
 
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     name: "blk-throttle-accuracy",
-    about: "blk-throttle-accuracy: the limits of throttle groups beside the rates they give, over \
+    about: "the limits of throttle groups beside the rates they give, over \
         time, in ours",
     runs: crate::RUNS,
     threads: crate::THREADS,
