@@ -5,5 +5,6 @@ cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
 target="${CARGO_TARGET_DIR:-target}"
 RUSTFLAGS="${RUSTFLAGS:-} --cfg drystone_sim" CARGO_TARGET_DIR="$target/points" \
-    cargo test --profile sim --locked -p drystone-sim --test simulator -- \
+    cargo test --profile sim --locked -p drystone-sim --test simulator \
+    --test crash --test disk_and_oracle -- \
     --nocapture --test-threads 1

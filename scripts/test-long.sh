@@ -12,9 +12,10 @@ run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 step "build for the tests" scripts/build-tests.sh
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh
-step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" system-tests \
+step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 DRYSTONE_LONG=1 \
+    "${run_tests[@]}" --jobs 1 system-tests \
     '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
-    '!system-tests:files' '!system-tests:embedded'
+    '!system-tests:embedded'
 # Prints SKIPPED where the nightly toolchain has no Miri.
 step "memory rules (Miri)" env DRYSTONE_SKIP_MISSING=1 scripts/miri.sh
 step "instructions an I/O" scripts/instructions.sh

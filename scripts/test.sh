@@ -24,15 +24,17 @@ step "formatting" cargo fmt --all --check
 step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
 step "documentation (cargo doc)" scripts/doc.sh
 step "the peers' table" /usr/bin/python3 benches/peers/everything.py --self-test
-step "unit tests" "${run_tests[@]}" '*' '!system-tests' '!drystone' '!drystone-sim:simulator'
+# The simulator's step runs its long tests, optimised.
+step "unit tests" "${run_tests[@]}" '*' '!system-tests' '!drystone' \
+    '!drystone-sim:simulator' '!drystone-sim:crash' '!drystone-sim:disk_and_oracle'
 # Tests of whole programs run one program at a time: several at once would disturb their figures.
 step "tests of the program" "${run_tests[@]}" --jobs 1 drystone
 step "examples in documentation" cargo test --locked --workspace --doc
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
 step "system tests" "${run_tests[@]}" --jobs 1 system-tests
-# The data path without io_uring; all other tests run so in test-long.
+# Without io_uring: the others, FUSE among them, run so in test-long.
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" --jobs 1 \
-    system-tests:denied system-tests:nbdsh system-tests:files system-tests:embedded
+    system-tests:denied system-tests:nbdsh system-tests:embedded
 join "model checks (loom)"
 join "simulator"
 summary "make test"

@@ -75,7 +75,7 @@ fn a_short_run_gives_a_table_json_and_a_page() {
 #[test]
 fn all_tables_come_on_one_page() {
     let folder = new_folder();
-    let run = ["run", "all", "--runs", "1", "--runtime", "10ms", "--threads", "2"];
+    let run = ["run", "all", "--runs", "1", "--runtime", "2ms", "--threads", "2"];
     lab(folder.path(), &[&run[..], &["--folder", "page"]].concat());
     let read = |name: &str| fs::read_to_string(folder.path().join("page").join(name)).expect(name);
     let (html, markdown) = (read("index.html"), read("index.md"));
@@ -163,7 +163,7 @@ fn the_mails_benchmark_runs_on_a_file_system_of_each_variant() {
 #[test]
 fn polling_is_compared_with_interrupts_in_a_short_run() {
     let folder = new_folder();
-    let arguments = ["run", "dm-poll", "--runs", "2", "--runtime", "20ms", "--threads", "2"];
+    let arguments = ["run", "dm-poll", "--runs", "2", "--runtime", "5ms", "--threads", "2"];
     let text = lab(folder.path(), &[&arguments[..], &["--json", "out.json"]].concat());
     for volume in ["linear, one poller", "stripe, pinned pollers", "linear on files"] {
         assert!(text.lines().any(|line| line.starts_with(volume)), "{volume} in {text}");
@@ -208,7 +208,7 @@ fn polling_is_compared_with_interrupts_in_a_short_run() {
 #[test]
 fn throttles_are_compared_in_a_short_run() {
     let folder = new_folder();
-    let arguments = ["run", "blk-throttle", "--runs", "2", "--runtime", "20ms", "--threads", "2"];
+    let arguments = ["run", "blk-throttle", "--runs", "2", "--runtime", "5ms", "--threads", "2"];
     let files = ["--json", "out.json", "--html", "out.html", "--markdown", "out.md"];
     let text = lab(folder.path(), &[&arguments[..], &files].concat());
     for load in

@@ -138,7 +138,8 @@ fn each_seed_does_its_share() {
 #[test]
 fn other_scenarios_pass_their_fixed_seeds() {
     for scenario in &SCENARIOS[1..] {
-        let counts = passes(scenario, 1, seeds_of(scenario));
+        let (first, count) = seeds_of(scenario);
+        let counts = passes(scenario, first, count);
         let met = match scenario.name {
             "raid" => &MET_BY_ARRAYS[..],
             "raid-crash" => &MET_BY_CRASHES[..],
@@ -153,14 +154,15 @@ fn other_scenarios_pass_their_fixed_seeds() {
     }
 }
 
-/// So many fixed seeds of other scenarios than the first one meet what they must.
-fn seeds_of(scenario: &Scenario) -> u64 {
+/// The first of the fixed seeds of another scenario than `mixed`, and their number: they meet what
+/// they must. Of arrays, which take longest, they are the range that does so in the least time.
+fn seeds_of(scenario: &Scenario) -> (u64, u64) {
     match scenario.name {
-        "raid" => 200,
-        "raid-crash" => 36,
-        "raid-metadata" => 40,
-        "crash" => 30,
-        _ => 60,
+        "raid" => (101, 100),
+        "raid-crash" => (16, 18),
+        "raid-metadata" => (1, 40),
+        "crash" => (1, 30),
+        _ => (1, 60),
     }
 }
 
@@ -281,14 +283,20 @@ fn every_mistake_is_found() {
     assert!(MISTAKES.iter().any(|mistake| mistake.within_a_call));
 }
 
-/// The first seed of a search: 1, but where those before the one that finds the mistake take long.
+/// The first seed of a search: the one that finds the mistake, where earlier ones take seconds. If
+/// it no longer does, the search goes on from there.
 fn searched_from(mistake: &str, scenario: &str) -> u64 {
     match (mistake, scenario) {
-        ("failure_off_record", "raid") => 20,
-        ("failure_off_record", "raid-crash") => 50,
-        ("repair_races_writes", "raid") => 60,
-        ("log_too_late", "raid") => 88,
-        ("log_too_late", "raid-crash") => 20,
+        ("failure_off_record", "raid") => 31,
+        ("failure_off_record", "raid-crash") => 58,
+        ("flush_failure_forgotten", "mixed") => 32,
+        ("intent_too_late", "raid-crash") => 3,
+        ("log_too_late", "raid") => 94,
+        ("log_too_late", "raid-crash") => 22,
+        ("plug_goes_on", "mixed") => 39,
+        ("quiesced_in_flight", "mixed") => 180,
+        ("repair_races_writes", "raid") => 68,
+        ("take_in_two_steps", "mixed") => 26,
         _ => 1,
     }
 }
@@ -296,7 +304,9 @@ fn searched_from(mistake: &str, scenario: &str) -> u64 {
 #[test]
 fn the_same_seed_is_the_same_run() {
     for scenario in &SCENARIOS {
-        for seed in [1, 7, 23] {
+        // A seed of `raid-crash` takes seconds, four times.
+        let seeds = if scenario.name == "raid-crash" { &[7][..] } else { &[1, 7, 23] };
+        for &seed in seeds {
             let run = |trace| (scenario.run)(&Order { seed, trace, ..Order::default() });
             let (first, second, traced) = (run(false), run(false), run(true));
             assert_eq!(first.digest, second.digest, "{} {seed}", scenario.name);
