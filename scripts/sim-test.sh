@@ -7,4 +7,4 @@ target="${CARGO_TARGET_DIR:-target}"
 RUSTFLAGS="${RUSTFLAGS:-} --cfg drystone_sim" CARGO_TARGET_DIR="$target/points" \
     cargo test --profile sim --locked -p drystone-sim --test simulator \
     --test crash --test disk_and_oracle -- \
-    --nocapture --test-threads 1
+    --nocapture --test-threads 2

@@ -1,5 +1,5 @@
 //! 32 contexts on one file, with fewer tags than I/O. In turn each thread stops calling the library
-//! for five seconds, right after a call and with I/O open. Nobody else's I/O waits for it, and the
+//! for two seconds, right after a call and with I/O open. Nobody else's I/O waits for it, and the
 //! scheduler can be switched meanwhile.
 //!
 //! No time is judged: an owner that is away stays away until the others have gone on, and if they
@@ -25,9 +25,9 @@ use std::time::{Duration, Instant};
 const CONTEXTS: usize = 32;
 /// Of the device: fewer than absent owners hold, if no other thread reaps for them.
 const TAGS: u32 = 16;
-const AWAY: Duration = Duration::from_secs(5);
+const AWAY: Duration = Duration::from_secs(2);
 /// From one's leaving to the next one's; so up to 25 are away at a time.
-const STAGGER: Duration = Duration::from_millis(200);
+const STAGGER: Duration = Duration::from_millis(80);
 /// I/Os that everybody present completes during each absence.
 const IOS: u64 = 32;
 const BATCH: u64 = 4;

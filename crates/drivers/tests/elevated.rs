@@ -135,7 +135,7 @@ fn nothing_is_stranded_when_tags_are_few() {
     for irqmode in [Completion::Inline, Completion::Thread, Completion::Timer] {
         for (depth, straight) in [(1, false), (2, true), (64, false)] {
             let device = null(irqmode, depth, straight);
-            let rounds = if irqmode == Completion::Inline { 2_500 } else { 300 };
+            let rounds = if irqmode == Completion::Inline { 1_500 } else { 300 };
             run(submitters(&device, 8, 1 << 20), |_, s| (0..rounds).for_each(|_| s.round()));
             let stats = device.stats().fields();
             assert_eq!(stats[0] + stats[1], 8 * rounds * BATCH, "{irqmode:?} {depth} {straight}");

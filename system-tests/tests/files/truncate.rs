@@ -151,7 +151,7 @@ fn tools_cut_as_they_say() {
     if !has_fuse() || !requires("truncate") {
         return;
     }
-    let array = stack::array("raid5", 3, "20MiB", "") + "fuse = \"DIR/vol.img\"\n";
+    let array = stack::array("raid5", 3, "6MiB", "") + "fuse = \"DIR/vol.img\"\n";
     let cut = ["truncate -s 0 \"$1\"", "truncate -s 5000 \"$1\""];
     let opened = [": > \"$1\"", "echo x > \"$1\"", "dd if=/dev/null of=\"$1\" 2>dd.log"];
     let own = ["truncate -s $2 \"$1\"", "truncate -s +0 \"$1\"", ": >> \"$1\"", ": <> \"$1\""];
