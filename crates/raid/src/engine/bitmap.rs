@@ -10,16 +10,18 @@
 //! ```
 //!
 //! Invariants:
-//! * A stripe's first write to a member begins in the turn in which its word was seen as `SET` and
-//!   used, or was made so. While a word is `SET`, the bit on the members is set.
-//! * `SET` becomes `CLEAN` only if it was not used at the beginning of the pass, nor is at its end;
-//!   between the two the manager has the turn at every shard, and finds no write under way. A write
-//!   that began before is found; one that begins later has marked the word as used.
-//! * The bit is cleared on the members after its word is `CLEAN`, and by the thread that sets bits,
-//!   so it is never cleared behind a word that is `SET` again.
+//! * A stripe's first write to a member begins in the turn that found its word `SET` and used, or
+//!   marked the word so. While a word is `SET`, the bit on the members is set.
+//! * `SET` becomes `CLEAN` only if no writer used the word between two passes of the manager, nor
+//!   during the second one. Within that pass the manager takes the turn at every shard and finds no
+//!   write under way. It finds each write that began earlier; a write that begins later has marked
+//!   the word as used.
+//! * The manager, which also sets the bits, clears a bit on the members only after the bit's word
+//!   is `CLEAN`. So it never clears the bit of a word that is `SET` again.
 //!
-//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. A
-//! bit that a pass took back is seen in every turn after the next pass had that shard's.
+//! Memory order: the manager releases `SET` after the bit is durable, and writers acquire it. If a
+//! pass takes back the mark that a word is used, every turn at a shard sees so once the next pass
+//! has had that shard's turn.
 
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::mistake;
@@ -29,7 +31,7 @@ const STATE: u8 = 0b11;
 const CLEAN: u8 = 0;
 const WANTED: u8 = 1;
 const SET: u8 = 2;
-/// A writer has come since the manager looked last.
+/// A writer has used the word since the manager's last pass.
 const USED: u8 = 1 << 2;
 /// The chunk has to be synchronised.
 const NEEDED: u8 = 1 << 3;
@@ -37,7 +39,7 @@ const NEEDED: u8 = 1 << 3;
 /// Whether a stripe may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// The members know of it.
+    /// The bit on the members is set.
     Known,
     /// The manager has been asked already.
     Awaited,
@@ -52,7 +54,8 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
-    /// Words for `sectors` member sectors, all clean. `chunk_sectors` is a power of two.
+    /// A bitmap for `sectors` member sectors, with all words clean. `chunk_sectors` is a power of
+    /// two.
     pub(crate) fn new(sectors: u64, chunk_sectors: u64) -> Self {
         let chunk_sectors = chunk_sectors.max(STRIPE_SECTORS);
         debug_assert!(chunk_sectors.is_power_of_two());
@@ -60,12 +63,12 @@ impl Bitmap {
         Bitmap { chunk_sectors, words: words.collect() }
     }
 
-    /// Member sectors of a word.
+    /// The member sectors that one word stands for.
     pub(crate) fn chunk_sectors(&self) -> u64 {
         self.chunk_sectors
     }
 
-    /// Their number.
+    /// The number of words.
     pub(crate) fn len(&self) -> usize {
         self.words.len()
     }
@@ -76,8 +79,8 @@ impl Bitmap {
         (sector >> self.chunk_sectors.trailing_zeros()) as usize
     }
 
-    /// May a stripe of this word be written? With the turn at the stripe's shard; the answer holds
-    /// for that turn.
+    /// May a stripe of this word be written? The caller has the turn at the stripe's shard; the
+    /// answer holds for that turn.
     #[inline]
     pub(crate) fn intend(&self, word: usize) -> Intent {
         let seen = self.words[word].load(Acquire);
@@ -103,13 +106,14 @@ impl Bitmap {
         }
     }
 
-    /// From `seen` to a new state, if nobody was faster; whether it is needed stays.
+    /// Change a word from `seen` to `next`, and keep its `NEEDED` bit. Fails with the word's value
+    /// if that is not `seen` any more.
     fn change(&self, word: usize, seen: u8, next: u8) -> Result<(), u8> {
         let next = next | seen & NEEDED;
         self.words[word].compare_exchange(seen, next, AcqRel, Acquire).map(|_| ())
     }
 
-    /// As [`Bitmap::change`], whatever it was.
+    /// As [`Bitmap::change`], but from any state.
     fn replace(&self, word: usize, next: u8) {
         let mut seen = self.words[word].load(Acquire);
         while let Err(now) = self.change(word, seen, next) {
@@ -117,7 +121,8 @@ impl Bitmap {
         }
     }
 
-    /// The bit is durable on the members. By the manager, as all that follow.
+    /// Note that the bit is durable on the members. Only the manager calls this and the functions
+    /// below.
     pub(crate) fn set(&self, word: usize) {
         match mistake!("bitmap_set") {
             true => self.words[word].store(SET | USED, Relaxed),
@@ -125,18 +130,19 @@ impl Bitmap {
         }
     }
 
-    /// The bit was found set on the members.
+    /// Note that the bit was already set on the members at the start.
     pub(crate) fn found_set(&self, word: usize) {
         self.replace(word, SET);
     }
 
-    /// Is the bit to be cleared, if no write is under way? Not if it was used since this was asked
-    /// last, or the chunk must be synchronised.
+    /// May the bit be cleared, if no write is under way? Not if a writer used the word since the
+    /// previous call, nor if the chunk must be synchronised.
     pub(crate) fn is_unused(&self, word: usize) -> bool {
         match self.words[word].load(Acquire) {
             SET => true,
             seen if seen & (STATE | USED) == SET | USED => {
-                // A faster writer uses it as well.
+                // This fails only if a writer changed the word meanwhile: the word is in use all
+                // the same.
                 let _ = self.change(word, seen, SET);
                 false
             }
@@ -144,14 +150,15 @@ impl Bitmap {
         }
     }
 
-    /// A write is under way. It may be a synchronisation's, which needs no bit.
+    /// Keep the bit, because a write is under way. A synchronisation's write may have no bit to
+    /// keep.
     pub(crate) fn keep(&self, word: usize) {
         if self.is_set(word) {
             let _ = self.intend(word);
         }
     }
 
-    /// Nobody uses it. False if somebody does by now.
+    /// Mark a word as clean. False if a writer has used it meanwhile.
     pub(crate) fn clear(&self, word: usize) -> bool {
         self.change(word, SET, CLEAN).is_ok()
     }
@@ -161,7 +168,7 @@ impl Bitmap {
         self.words[word].load(Acquire) & STATE == SET
     }
 
-    /// The chunk has to be synchronised, and its bit is not cleared until it is.
+    /// Note whether the chunk must be synchronised. Its bit is not cleared before that is done.
     pub(crate) fn set_needed(&self, word: usize, on: bool) {
         match on {
             true => self.words[word].fetch_or(NEEDED, AcqRel),
@@ -246,7 +253,7 @@ mod loom_tests {
             Arc::new(Model { bitmap, on_disk: AtomicBool::new(is_set), shards })
         }
 
-        /// A write in two turns. False if it has to wait.
+        /// A write in two turns. False if the write has to wait.
         fn write(&self, shard: usize) -> bool {
             let mut stripe = self.shards[shard].lock().unwrap();
             if self.bitmap.intend(0) != Intent::Known {
@@ -281,7 +288,7 @@ mod loom_tests {
             self.shards.iter().any(|shard| shard.lock().unwrap().is_being_written)
         }
 
-        /// The manager does as it was asked.
+        /// The manager sets the bit that a writer asked for.
         fn set(&self) {
             self.on_disk.store(true, Relaxed);
             self.bitmap.set(0);
@@ -304,7 +311,8 @@ mod loom_tests {
         });
     }
 
-    /// Writers go while the manager wants to clear the bit: either it stays, or they have to ask.
+    /// The manager clears the bit while writers go on: either the bit stays, or the writers ask
+    /// again.
     #[test]
     fn loom_bitmap_clears() {
         check(true, |model| model.clear());
@@ -314,7 +322,7 @@ mod loom_tests {
     #[test]
     fn loom_bitmap_sets() {
         check(false, |model| {
-            // Somebody asked.
+            // A writer asked for the bit.
             if model.bitmap.intend(0) == Intent::New || !model.bitmap.is_set(0) {
                 model.set();
             }

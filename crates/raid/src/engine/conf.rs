@@ -2,10 +2,11 @@
 //! read again when its epoch has changed.
 //!
 //! Invariants:
-//! * A failed member is left out only of a configuration that is published after the failure is on
-//!   record on the members that are left. So whatever is written by a configuration is found again.
+//! * A failed member is left out of a configuration only after the remaining members have the
+//!   failure on record. So an assembly after a crash does not trust a member that missed writes.
 //! * State that moves while I/O goes on (how far a member is rebuilt, how far parity is known to
-//!   fit) is in atomics, which the manager alone writes, after what they promise has happened.
+//!   fit) is in atomics. Only the manager writes them, and only after the state that they promise
+//!   holds.
 
 use super::bitmap::Bitmap;
 use super::plan::RmwLevel;
@@ -18,19 +19,19 @@ use drystone_core::{Device, Limits};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// All of a member can be read.
+/// Every sector of the member can be read.
 pub(crate) const IN_SYNC: u64 = u64::MAX;
 
-/// Blocks by member sector that count in place of those that a member holds: parity that logs put
-/// right, of an array that is only read.
+/// Blocks, by member sector, that reads return in place of the member's own. A read-only array uses
+/// them for parity that its logs would correct.
 pub(crate) type Patches = BTreeMap<u64, Vec<u8>>;
 
 /// The configuration that all logs of an array share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PplConf {
-    /// Of all headers.
+    /// The signature of all headers.
     pub(crate) signature: u32,
-    /// No header of the members has a higher one.
+    /// The highest generation among the members' headers.
     pub(crate) generation: u64,
 }
 
@@ -43,7 +44,7 @@ pub(crate) struct LogArea {
     pub(crate) parity_bytes: u32,
 }
 
-/// A device that holds a role, wholly or so far.
+/// A device that holds a role, completely or as far as it is rebuilt.
 #[derive(Clone)]
 pub(crate) struct Member {
     pub(crate) device: Arc<dyn Device>,
@@ -89,7 +90,7 @@ impl Member {
         !(self.write_error && self.is_bad_at(sector))
     }
 
-    /// Nothing about it depends on the sector.
+    /// Its state is the same for every sector.
     fn is_plain(&self) -> bool {
         self.is_in_sync() && self.bad_blocks.is_empty()
     }
@@ -99,7 +100,7 @@ impl Member {
 #[derive(Clone, Default)]
 pub(crate) struct RoleSlot {
     pub(crate) member: Option<Member>,
-    /// Is written too, and takes the member's place once all was copied to it.
+    /// A device that is written too, and replaces the member once it holds a copy of all data.
     pub(crate) replacement: Option<Member>,
 }
 
@@ -108,11 +109,11 @@ pub(crate) struct RoleSlot {
 pub enum SyncAction {
     /// Make parity fit the data, after an unclean shutdown.
     Resync,
-    /// Compute what members that are new must hold.
+    /// Compute the blocks that new members must hold.
     Recover,
-    /// Count where parity does not fit.
+    /// Count the sectors whose parity does not fit.
     Check,
-    /// Count it and make it fit.
+    /// Count them, and make parity fit.
     Repair,
 }
 
@@ -126,13 +127,13 @@ pub(crate) struct Conf {
     pub(crate) role_slots: Vec<RoleSlot>,
     /// Roles whose member is in sync and has no bad blocks, and that have no replacement.
     plain: Roles,
-    /// Roles with a member or replacement about which more has to be asked.
+    /// Roles with a member or replacement whose state depends on the sector.
     special: Roles,
-    /// The members know that they may not fit one another: writes may begin.
+    /// The members are recorded as dirty (they may not fit one another): writes may begin.
     pub(crate) is_dirty: bool,
-    /// New bios are kept.
+    /// New bios are held.
     pub(crate) is_suspended: bool,
-    /// The epoch since which they are.
+    /// The epoch of the configuration that suspended the array.
     pub(crate) suspended_since: u64,
     /// The array is over: all I/O fails.
     pub(crate) is_closed: bool,
@@ -141,13 +142,13 @@ pub(crate) struct Conf {
     pub(crate) cache_stripes: u32,
     pub(crate) rmw_level: RmwLevel,
     pub(crate) action: Option<SyncAction>,
-    /// Which chunks the members know to be written, if they keep a bitmap.
+    /// The chunks whose bits the members have set, if they keep a bitmap.
     pub(crate) bitmap: Option<Arc<Bitmap>>,
     /// Members have partial parity logs.
     pub(crate) ppl: Option<PplConf>,
 }
 
-/// The parts of a [`Conf`] that its maker says.
+/// The parts of a [`Conf`] that the caller of [`Conf::new`] chooses.
 pub(crate) struct ConfSpec {
     pub(crate) layout: Layout,
     pub(crate) limits: Limits,
@@ -182,7 +183,7 @@ impl Conf {
         conf
     }
 
-    /// To be called after each change of `seats`.
+    /// Update the fields that depend on `role_slots`, after each change of that.
     pub(crate) fn role_slots_changed(&mut self) {
         (self.plain, self.special) = (Roles::EMPTY, Roles::EMPTY);
         for (role, slot) in (0..).map(Role).zip(&self.role_slots) {
@@ -219,8 +220,8 @@ impl Conf {
         }
     }
 
-    /// Roles whose block at a member sector must be right when it changes: those of
-    /// [`Conf::writable`], and of replacements.
+    /// Roles whose block at a member sector must be kept right when the stripe changes: those of
+    /// [`Conf::writable`], and those with a replacement.
     #[inline]
     pub(crate) fn kept(&self, sector: u64) -> Roles {
         if self.special.is_empty() {
@@ -244,19 +245,20 @@ impl Conf {
         self.special.iter().filter(|r| slot(r).is_some_and(|m| is_so(m, sector))).collect()
     }
 
-    /// Roles with a member that is being rebuilt, or a replacement that is.
+    /// Roles whose member or replacement is being rebuilt and has not got the block at `sector`
+    /// yet.
     pub(crate) fn rebuilding(&self, sector: u64) -> Roles {
         self.behind(sector, false) | self.behind(sector, true)
     }
 
-    /// Roles whose member, or replacement, is being rebuilt and has not got the block yet.
+    /// Roles whose member, or whose replacement, has not got the block at `sector` yet.
     pub(crate) fn behind(&self, sector: u64, is_replacement: bool) -> Roles {
         let behind = |m: &Member| m.in_sync_below.load(Acquire) < sector + STRIPE_SECTORS;
         let is_behind = |role: &Role| self.member(*role, is_replacement).is_some_and(behind);
         self.special.iter().filter(is_behind).collect()
     }
 
-    /// The member of `role` that can be read all over its data, if it can.
+    /// The member of `role`, if all of its data can be read.
     #[inline]
     pub(crate) fn plain_member(&self, role: Role) -> Option<&Member> {
         if !self.plain.has(role) {
@@ -273,7 +275,8 @@ impl Conf {
         [false, true].into_iter().find(is_it)
     }
 
-    /// Roles whose member is in sync but for the block at a member sector, which it may take again.
+    /// Roles whose member is in sync, but lists the block at a member sector as bad, and may take
+    /// that block again.
     pub(crate) fn bad_at(&self, sector: u64) -> Roles {
         let is_bad = |m: &Member| m.is_in_sync() && m.is_bad_at(sector) && !m.write_error;
         match self.special.is_empty() {

@@ -1,4 +1,4 @@
-//! The engine of an array: what contexts do with its bios.
+//! The engine of an array: the code with which contexts process the array's bios.
 
 mod bitmap;
 mod channel;

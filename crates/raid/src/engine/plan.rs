@@ -1,7 +1,9 @@
-//! The next need of a stripe: decisions without any I/O, from what is known of its blocks.
+//! The next step of a stripe. The decisions need no I/O, only the known state of the stripe's
+//! blocks.
 //!
-//! A stripe has one block for each member. A block is *up to date* if the cache holds what the
-//! member holds or must hold; it is *lost* if it is neither up to date nor can be read.
+//! A stripe has one block for each member. A block is *up to date* if the cache has the content
+//! that the member has, or would have if it were there. A block is *lost* if it is neither up to
+//! date nor readable.
 //!
 //! Source: `handle_stripe_dirtying`, `fetch_block` and `handle_stripe` of Linux
 //! `drivers/md/raid5.c` as facts.
@@ -16,34 +18,34 @@ pub(crate) struct View {
     pub(crate) data: Roles,
     /// Members whose block can be read.
     pub(crate) readable: Roles,
-    /// Members whose block must be written when it changes: those, and members being rebuilt.
+    /// Members whose block must be written when it changes: `readable`, and members being rebuilt.
     pub(crate) writable: Roles,
     pub(crate) uptodate: Roles,
-    /// Parity is known to fit the data as far as it can be read.
+    /// Parity is known to fit the data, as far as the blocks can be read.
     pub(crate) parity_fits: bool,
 }
 
-/// The way in which blocks come to be up to date.
+/// The step that makes blocks up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetch {
-    /// They are.
+    /// None: they are up to date.
     Ready,
-    /// When these have been read.
+    /// Read these blocks first.
     Read(Roles),
-    /// These can be computed now, by all others that are up to date.
+    /// Compute these blocks now, from the blocks that are up to date.
     Compute(Roles),
-    /// Not at all: too much is lost.
+    /// None is possible: too many blocks are lost.
     Lost,
 }
 
-/// The way in which parity follows a write (`rmw`, `rcw`).
+/// The method by which parity is brought up to date for a write (`rmw`, `rcw`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Method {
-    /// Read-modify-write: old data and parity, then new data.
+    /// Read-modify-write: take the old data out of the old parity, and add the new data.
     Rmw,
-    /// Reconstruct-write: all data of the stripe.
+    /// Reconstruct-write: compute parity from all data of the stripe.
     Rcw,
-    /// No member keeps parity here.
+    /// No parity to update: no member can take it.
     NoParity,
 }
 
@@ -101,7 +103,7 @@ impl View {
         (self.data | self.parity()) - self.uptodate - self.readable
     }
 
-    /// The step that makes all of `wanted` up to date, or leads there.
+    /// The next step towards `wanted` being up to date.
     pub(crate) fn fetch(&self, wanted: Roles) -> Fetch {
         let missing = wanted - self.uptodate;
         if missing.is_empty() {
@@ -135,8 +137,8 @@ impl View {
         }
     }
 
-    /// Reads that getting `needs` takes; a block that cannot be read counts for more than any
-    /// other way would (Linux: twice the members).
+    /// The number of reads that `needs` takes. A block that cannot be read costs more than any
+    /// other method would (Linux: twice the number of members).
     fn cost(&self, needs: Roles) -> u32 {
         let missing = needs - self.uptodate;
         let unreadable = missing - self.readable;
@@ -144,7 +146,7 @@ impl View {
         (missing - unreadable).len() + unreadable.len() * 2 * disks
     }
 
-    /// The way to write `covered` that needs the fewest reads.
+    /// Choose the method for writing `covered` that needs the fewest reads.
     pub(crate) fn write(&self, covered: &Covered, level: RmwLevel) -> WritePlan {
         let parity = self.parity() & self.writable;
         if parity.is_empty() {
@@ -158,7 +160,8 @@ impl View {
         }
         let (rmw_cost, rcw_cost) = (self.cost(rmw.needs), self.cost(rcw.needs));
         match rmw_cost < rcw_cost || rmw_cost == rcw_cost && level == RmwLevel::Prefer {
-            // With nothing to be read either way, reconstruction need not know what was there.
+            // If neither needs a read, reconstruct-write is cheaper: it need not take the old data
+            // out.
             true if rmw_cost > 0 || rcw_cost > 0 => rmw,
             _ => rcw,
         }
@@ -239,12 +242,12 @@ mod tests {
             .write(&Covered { whole: Roles::one(Role(0)), part: Roles::EMPTY }, RmwLevel::Fewer);
         assert_eq!(plan.method, Method::Rmw);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 3].into_iter().collect()));
-        // It is written itself: the others are read.
+        // D1 is written itself: the other data blocks are read.
         let plan = view
             .write(&Covered { whole: Roles::one(Role(1)), part: Roles::EMPTY }, RmwLevel::Fewer);
         assert_eq!(plan.method, Method::Rcw);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 2].into_iter().collect()));
-        // In part: it has to be computed before.
+        // D1 is written in part: it has to be computed first.
         let plan = view
             .write(&Covered { whole: Roles::EMPTY, part: Roles::one(Role(1)) }, RmwLevel::Fewer);
         assert_eq!(view.fetch(plan.needs), Fetch::Read([0, 2, 3].into_iter().collect()));
@@ -267,7 +270,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
-        /// Following the steps leads to what is wanted, or what is lost is really too much.
+        /// Following the steps makes the wanted blocks up to date, unless too many blocks are lost.
         #[test]
         fn fetching_ends(
             six in any::<bool>(),

@@ -1,10 +1,10 @@
 //! The ports by which the channels of an array reach one another.
 //!
 //! Invariants:
-//! * A port is open before its channel brings anything to a shard, and closed after the last item
-//!   of it has come back. So the channel that ends an item finds the port that it came through.
-//! * `expects_remote` is set, by the holder of a shard, before the word that tells of it, and taken
-//!   back by the channel itself while it has nothing in any shard.
+//! * A port is open before its channel brings anything to a shard, and is closed after the last
+//!   item of the channel has come back. So the channel that ends an item finds the item's port.
+//! * The holder of a shard sets `expects_remote` before it rings the doorbell that tells of it. The
+//!   channel itself clears it while it has nothing in any shard.
 
 use drystone_core::SharedBioList;
 use drystone_core::primitive::{AtomicBool, AtomicU64, Ordering::*};
@@ -19,7 +19,8 @@ pub(crate) enum Origin {
     Sync,
 }
 
-/// One channel. Its doorbell has it look: at what is published, at its items, at the shards.
+/// One channel. Its doorbell has the channel look at what is published, at its items and at the
+/// shards.
 pub(crate) type Port = drystone_core::Port<PortState>;
 
 /// The ports of an array, by number.
@@ -29,15 +30,15 @@ pub(crate) type Ports = drystone_core::Ports<PortState>;
 #[repr(align(128))]
 pub(crate) struct PortState {
     pub(crate) origin: Origin,
-    /// Items of it that others have ended.
+    /// Items of the channel that others have ended.
     pub(crate) done: SharedBioList,
-    /// Nothing of it is in flight since a suspension.
+    /// Nothing of the channel is in flight since a suspension.
     pub(crate) quiesced: Quiesced,
-    /// No write of it is in flight since writes were stopped.
+    /// No write of the channel is in flight since writes were stopped.
     pub(crate) writes_quiesced: Quiesced,
-    /// Items of it wait for what another context does, whose owner may be away.
+    /// Items of the channel wait for work of another context, whose owner may be away.
     expects_remote: AtomicBool,
-    /// Writes that it let pass so far; by the channel.
+    /// The number of writes that the channel has let pass; written by the channel.
     writes: AtomicU64,
 }
 
@@ -53,7 +54,7 @@ impl PortState {
         }
     }
 
-    /// An item of it is in the hands of another context. True if that is news to it.
+    /// Note that another context has an item of this channel. True if that was not noted already.
     pub(crate) fn set_remote(&self) -> bool {
         !self.expects_remote.swap(true, AcqRel)
     }
@@ -62,14 +63,14 @@ impl PortState {
         self.expects_remote.load(Acquire)
     }
 
-    /// The channel has nothing in any shard.
+    /// Note that the channel has nothing in any shard.
     pub(crate) fn clear_remote(&self) {
         if self.expects_remote.load(Relaxed) {
             self.expects_remote.store(false, Release);
         }
     }
 
-    /// So many more writes; by the channel.
+    /// Count writes; called by the channel.
     pub(crate) fn count_writes(&self, n: u64) {
         self.writes.store(self.writes.load(Relaxed) + n, Release);
     }

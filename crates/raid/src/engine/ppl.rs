@@ -1,6 +1,6 @@
-//! The partial parity log as contexts write it (`raid5-ppl.c`): before the blocks of a stripe go to
-//! the members, what the other blocks say of its parity goes to the log of the member with the
-//! parity.
+//! The partial parity log as contexts write it (`raid5-ppl.c`). Before a stripe's blocks go to the
+//! members, its partial parity goes to the log of the member that holds the stripe's parity. The
+//! partial parity is the parity of the data blocks that the write does not change.
 //!
 //! ```text
 //! stripes, parity computed --tickets--> queue -> log write -> back to the shards: member writes
@@ -9,14 +9,16 @@
 //! ```
 //!
 //! Each member has one log, with a turn of its own as shards have. A *ticket* is a stripe's place
-//! in it: a bio that goes there and back twice, and has the partial parity on its first way.
+//! in the log. The ticket is a bio that goes to the log and back twice; on its first way it carries
+//! the partial parity.
 //!
 //! Invariants:
 //! * At most one log write is in flight for a member. The next one begins only after all stripes of
-//!   the one before are done, and what the members have of them is durable. So of a member's log
-//!   only the newest header matters.
-//! * A header is written at the area's start, over the one before, with a higher generation than
-//!   any other in the area: that is right for areas with one header and for rings of several.
+//!   the previous one are done and their blocks are durable on the members. So only the newest
+//!   header of a member's log matters.
+//! * A header is written at the start of the area, over the previous one, with a higher generation
+//!   than any other header in the area. This is right for areas with one header and for rings of
+//!   several.
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
 
 use super::conf::{LogArea, Member, PplConf};
@@ -32,10 +34,10 @@ use std::sync::Arc;
 /// A ticket's stripe is done.
 const DONE: u64 = 1 << 63;
 
-/// Tickets of stripes that are done, to be used again: with the memory that they have.
+/// Spare tickets: tickets of stripes that are done, kept for use again with their memory.
 ///
-/// A channel keeps a few. Tickets beyond that go to `common`, for channels that have none: one
-/// channel makes a ticket, and another one may end it.
+/// A channel keeps a few. The others go to `common`, for channels that have none: one channel makes
+/// a ticket, and another one may end it.
 pub(crate) struct Spares {
     own: Vec<Ticket>,
     common: Arc<CommonSpares>,
@@ -81,13 +83,14 @@ impl Default for Spares {
     }
 }
 
-/// See the module's text. As a bio it is a flush, which shards get for nothing else; its bytes are
-/// those of the partial parity in its buffer, which it keeps when there is none of that any more.
+/// See the module's text. Shards get flush bios only as tickets. The bio's `bytes` are those of the
+/// partial parity in its buffer: the buffer may stay while `bytes` is 0.
 pub(crate) struct Ticket(Box<Bio>);
 
 impl Ticket {
-    /// That of stripe number `stripe` of a shard, at member sector `sector`, of which the data
-    /// slots `slots` are written. It has no partial parity, which is right if that is all of them.
+    /// The ticket of stripe number `stripe` of a shard, at member sector `sector`, whose data slots
+    /// `slots` are written. It has no partial parity yet, and needs none if the write covers all
+    /// slots.
     pub(crate) fn new(
         spares: &mut Spares,
         stripe: StripeId,
@@ -102,19 +105,19 @@ impl Ticket {
         Ticket(bio)
     }
 
-    /// Give it partial parity, which `fill` puts into a block of whatever content.
+    /// Set the partial parity. `fill` writes it to a block of arbitrary content.
     pub(crate) fn set_partial(&mut self, fill: impl FnOnce(&mut [u8])) {
         let mut partial = self.0.take_buf().unwrap_or_else(|| IoBuf::zeroed(BLOCK_BYTES));
         fill(&mut partial);
         self.0.set_buf(partial, None);
     }
 
-    /// Its partial parity, if it has any: its memory goes with it.
+    /// Take the partial parity, if there is any, with its memory.
     fn take_partial(&mut self) -> Option<IoBuf> {
         if self.0.bytes == 0 { None } else { self.0.take_buf() }
     }
 
-    /// Let it have memory for the next time.
+    /// Give the ticket memory for its next partial parity.
     fn give_memory(&mut self, memory: &mut Vec<IoBuf>) {
         // The first block is for the next header.
         if self.0.buf().is_none()
@@ -136,7 +139,7 @@ impl Ticket {
         Ticket(bio)
     }
 
-    /// As what it is brought.
+    /// The ticket as a bio, to be brought.
     pub(crate) fn into_bio(self) -> Box<Bio> {
         self.0
     }
@@ -146,12 +149,12 @@ impl Ticket {
         self.0.sector.0
     }
 
-    /// The port of the context that has the stripe.
+    /// Set the port of the context that has the stripe.
     pub(crate) fn set_home(&mut self, home: u32) {
         self.0.port = home;
     }
 
-    /// Note its shard.
+    /// Set the shard that the ticket must go back to.
     pub(crate) fn set_shard(&mut self, shard: usize) {
         self.0.user_data = self.0.user_data & !(0xFF << 32) | (shard as u64) << 32;
     }
@@ -161,7 +164,7 @@ impl Ticket {
         (self.0.user_data >> 32 & 0xFF) as usize
     }
 
-    /// Its stripe, and md's number of the device that did not take the log, if so.
+    /// Its stripe, and the number of the device that failed the log write, if one did.
     pub(crate) fn logged(&self) -> (StripeId, Option<MemberNumber>) {
         let failed =
             (!self.0.status.is_ok()).then_some(MemberNumber((self.0.user_data >> 40) as u32));
@@ -173,7 +176,7 @@ impl Ticket {
         self.0.user_data = self.0.user_data & ((1 << 40) - 1) | u64::from(number.0 & 0xFFFF) << 40;
     }
 
-    /// Its stripe is done.
+    /// Mark its stripe as done.
     pub(crate) fn set_done(&mut self) {
         self.0.user_data |= DONE;
     }
@@ -210,9 +213,9 @@ pub(crate) struct LogEffects {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// Of the member, and of its replacement.
+    /// So many log writes are in flight: to the member, and to its replacement.
     Writing(usize),
-    /// So many flushes.
+    /// So many flushes are in flight.
     Flushing(usize),
 }
 
@@ -226,22 +229,22 @@ pub(crate) struct Log {
     queue: Vec<Ticket>,
     /// Tickets whose log is being written.
     round: Vec<Ticket>,
-    /// Stripes that were let go and are not done.
+    /// Stripes that went on after their log write and are not done.
     left: usize,
-    /// Stripes that are done may still be in caches of members.
+    /// Blocks of stripes that are done may still be in caches of members.
     wants_flush: bool,
-    /// Devices that failed, and are not known to be out.
+    /// Devices that failed the log and are still in the configuration.
     failed: Vec<MemberNumber>,
     /// Devices to which a round is being written.
     writing: Vec<MemberNumber>,
     epoch: u64,
-    /// Blocks and bios of writes that have ended, for the next one, and a list for it.
+    /// Buffers and bios that ended writes leave for the next one, and a list for its buffers.
     blocks: Vec<IoBuf>,
     bios: BioList,
     bufs: Vec<IoBuf>,
 }
 
-/// Most blocks that are kept: for a header.
+/// The most buffers that a log keeps: one, for a header.
 const BLOCKS_KEPT: usize = 1;
 
 impl Log {
@@ -265,7 +268,7 @@ impl Log {
         }
     }
 
-    /// Take in what was brought: a ticket, or I/O that has ended.
+    /// Take in a ticket that was brought, or I/O that has ended.
     pub(crate) fn accept(&mut self, turn: &TurnInput<'_>, bio: Box<Bio>, out: &mut LogEffects) {
         if bio.is_of_channel() {
             return self.io_ended(turn, bio, out);
@@ -280,7 +283,7 @@ impl Log {
         }
     }
 
-    /// Begin what can be begun.
+    /// Begin the next log write or flush, if the log is free for it.
     pub(crate) fn begin(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
         self.epoch = self.epoch.max(turn.epoch);
         self.failed.retain(|number| is_there(turn, *number));
@@ -288,14 +291,14 @@ impl Log {
         if is_free && !self.queue.is_empty() {
             self.go_on(turn, out);
         }
-        // These may wait for a context whose owner is away.
+        // These tickets may wait for a context whose owner is away.
         out.remote.extend(self.queue.iter().map(|ticket| ticket.0.port));
     }
 
     fn go_on(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
         let member = turn.conf.member(self.role, false);
         let Some((member, area)) = member.and_then(|m| Some((m, m.log?))) else {
-            // Nobody keeps the parity, so it cannot come to be wrong.
+            // No member holds the parity, so no log has to protect it.
             self.round.append(&mut self.queue);
             return self.let_go(out);
         };
@@ -306,7 +309,7 @@ impl Log {
         self.begin_round(turn, (member, area), replacement, out);
     }
 
-    /// The stripes of the round go on.
+    /// Let the stripes of the round go on.
     fn let_go(&mut self, out: &mut LogEffects) {
         self.left += self.round.len();
         out.tickets.append(&mut self.round);
@@ -332,8 +335,8 @@ impl Log {
         self.phase = Phase::Flushing(out.io.len() - before);
     }
 
-    /// Write a header, and the partial parity of as many stripes as there is room for; for a
-    /// replacement too, which may take the member's place before they are done.
+    /// Write a header, and the partial parity of as many stripes as fit. A replacement gets both
+    /// too, because it may become the member before these stripes are done.
     fn begin_round(
         &mut self,
         turn: &TurnInput<'_>,
@@ -363,7 +366,7 @@ impl Log {
     fn choose(&mut self, room: usize) {
         let builder = &mut self.builder;
         builder.restart(self.generation);
-        // Stripes side by side are one entry.
+        // Adjacent stripes become one entry.
         self.queue.sort_unstable_by_key(Ticket::sector);
         let fits = |ticket: &mut Ticket| {
             let partial = ticket.partial();
@@ -390,12 +393,12 @@ impl Log {
         bio
     }
 
-    /// Something is being written to device `number`, or to any.
+    /// A log write to device `number`, or to any device if `None`, is in flight.
     pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         self.writing.iter().any(|to| number.is_none_or(|n| n == *to))
     }
 
-    /// The memory of a write that has ended is for the tickets and the header of the next one.
+    /// Keep the memory of an ended write for the tickets and the header of the next one.
     fn keep_memory(&mut self, mut bio: Box<Bio>) {
         self.blocks.extend(bio.take_bufs());
         self.bios.push(bio);
@@ -406,7 +409,7 @@ impl Log {
         if bio.status == Status::Cancelled
             && let Some((role, is_replacement)) = role_of_device(turn, number)
         {
-            // It never came to the member: its context was dropped.
+            // The bio did not reach the member, because its context was dropped.
             return out.io.push((role, is_replacement, begun_again(&mut bio)));
         }
         let held = role_of_device(turn, number).filter(|_| !bio.status.is_ok());
@@ -453,7 +456,7 @@ fn role_of_device(turn: &TurnInput<'_>, number: MemberNumber) -> Option<(Role, b
     })
 }
 
-/// The same I/O once more.
+/// A new bio for the same I/O.
 fn begun_again(bio: &mut Bio) -> Box<Bio> {
     let mut again = Bio::flush();
     (again.op, again.sector, again.flags) = (bio.op, bio.sector, bio.flags);

@@ -1,9 +1,9 @@
 //! The state of an array that all its contexts share.
 //!
 //! Invariants:
-//! * The data path reads what is published by its epoch, and takes the turn at shards; nothing else
-//!   here is written or locked there, but for what happens seldom: a fault, a first write.
-//! * `wanted` are asked of the manager; it takes them all at once and does the work.
+//! * The data path reads published values by their epoch, and takes the turn at shards. It writes
+//!   or locks nothing else here except on rare events: a fault, a first write.
+//! * `wanted` are requests to the manager, which takes all of them at once and then does the work.
 
 use super::bitmap::Bitmap;
 use super::conf::Conf;
@@ -25,10 +25,10 @@ use std::sync::{Arc, Weak};
 /// Shards of the stripe cache.
 pub(crate) const SHARDS: usize = 16;
 
-/// Member sectors that lie in one shard together: 64 KiB.
+/// The number of adjacent member sectors that lie in the same shard: 64 KiB.
 pub(crate) const REGION_SECTORS: u64 = 128;
 
-/// The shard of a member sector. Neighbours are spread over all of them.
+/// The shard of a member sector. Adjacent regions are spread over all shards.
 #[inline]
 pub(crate) fn shard_of(sector: u64) -> usize {
     let region = sector / REGION_SECTORS;
@@ -42,9 +42,9 @@ bitflags::bitflags! {
     pub(crate) struct Wanted: u32 {
         /// Make the array dirty, so that writes may begin.
         const WRITES = 1 << 0;
-        /// Look at the reports.
+        /// Look at the reports of faults.
         const REPORTS = 1 << 1;
-        /// Look at what was asked by a control call.
+        /// Look at the requests of control calls.
         const CONTROL = 1 << 2;
         /// Set bits of the bitmap.
         const BITMAP = 1 << 3;
@@ -57,9 +57,9 @@ pub(crate) struct Shared {
     pub(crate) conf: Published<Conf>,
     pub(crate) ports: Published<Ports>,
     shards: Box<[TurnLock<Shard>]>,
-    /// Partial parity logs, by role; none, if the array has none.
+    /// Partial parity logs, by role; empty if the array has none.
     logs: Box<[TurnLock<Log>]>,
-    /// Tickets for those logs that no channel keeps.
+    /// Spare tickets for those logs that no channel keeps.
     pub(crate) spares: Arc<CommonSpares>,
     pub(crate) parity: Parity,
     /// Parity fits below this member sector.
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     manager: Lock<Weak<Handle>>,
     pub(crate) stats: DeviceStats,
     pub(crate) holders: Holders,
-    /// For what happens seldom. Each lock has counters of its own, written while it is held.
+    /// For the rare events. Each lock has counters of its own, which its holder writes.
     conf_locks: Arc<LockCounters>,
     ports_locks: Arc<LockCounters>,
     reports_locks: Arc<LockCounters>,
@@ -129,7 +129,7 @@ impl Shared {
         self.logs.len()
     }
 
-    /// Stripes of the cache that shard `number` has.
+    /// The number of stripes that shard `number` has.
     pub(crate) fn stripes_of(conf: &Conf, number: usize) -> usize {
         let (all, shards) = (conf.cache_stripes as usize, SHARDS);
         (all / shards + usize::from(number < all % shards)).max(1)
@@ -151,7 +151,7 @@ impl Shared {
         self.conf.get(&self.conf_locks).1
     }
 
-    /// Change the configuration, and have every channel look. Its epoch.
+    /// Change the configuration, and have every channel look at it. Returns its epoch.
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Conf)) -> u64 {
         let published = self.conf.update(&self.conf_locks, |conf| {
             change(conf);
@@ -164,32 +164,32 @@ impl Shared {
         epoch
     }
 
-    /// Keep new I/O from now on. The epoch of the configuration that says so.
+    /// Hold new I/O from now on. Returns the epoch of the configuration that suspended the array.
     pub(crate) fn suspend(&self) -> u64 {
         let conf = self.conf();
         if conf.is_suspended {
             return conf.suspended_since;
         }
-        // Epochs are counted under the lock that the change is made under.
+        // The lock under which this change is made is also the one that counts epochs.
         self.publish(|conf| {
             (conf.is_suspended, conf.suspended_since) = (true, self.conf.epoch() + 1);
         });
         self.conf().suspended_since
     }
 
-    /// The array is suspended, and nothing that passed before is in flight.
+    /// The array is suspended, and no I/O that passed before is in flight.
     pub(crate) fn is_quiesced(&self) -> bool {
         let conf = self.conf();
         conf.is_suspended && self.is_quiesced_since(conf.suspended_since)
     }
 
-    /// Nothing of the array's I/O is in flight since a suspension. Has the channels look that have
-    /// not said so.
+    /// No I/O of the array that passed before the suspension at `epoch` is in flight. Kicks the
+    /// channels that have not confirmed this yet.
     pub(crate) fn is_quiesced_since(&self, epoch: u64) -> bool {
         self.all_say(|port| port.quiesced.is_since(epoch))
     }
 
-    /// The same of writes, since a configuration that lets none begin.
+    /// The same for writes, with `epoch` of a configuration that lets no write begin.
     pub(crate) fn writes_are_quiet(&self, epoch: u64) -> bool {
         self.all_say(|port| port.writes_quiesced.is_since(epoch))
     }
@@ -212,7 +212,7 @@ impl Shared {
         self.ports.get(&self.ports_locks).1
     }
 
-    /// Take the ports of now.
+    /// Take over the current ports.
     pub(crate) fn refresh_ports(&self, ports: &mut Subscription<Ports>) {
         ports.refresh(&self.ports, &self.ports_locks);
     }
@@ -237,7 +237,8 @@ impl Shared {
         debug_assert!(published.is_ok());
     }
 
-    /// Ask something of the manager; from any thread. It sees all writes before this.
+    /// Send requests to the manager, from any thread. The manager sees all that the caller wrote
+    /// before.
     #[cold]
     pub(crate) fn ask(&self, wanted: Wanted) {
         self.wanted.fetch_or(wanted.bits(), AcqRel);
@@ -247,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// Requests since the manager took them last.
+    /// Take all requests since the previous call.
     pub(crate) fn take_wanted(&self) -> Wanted {
         Wanted::from_bits_truncate(self.wanted.swap(0, AcqRel))
     }
@@ -257,7 +258,7 @@ impl Shared {
         self.wanted.load(Acquire) != 0
     }
 
-    /// The manager's context, which is woken when something is asked.
+    /// Set the manager's context, which every request wakes.
     pub(crate) fn set_manager(&self, manager: Weak<Handle>) {
         *self.manager.lock(&self.manager_locks) = manager;
     }
@@ -284,14 +285,14 @@ impl Shared {
         std::mem::take(&mut *self.words.lock(&self.words_locks))
     }
 
-    /// Sectors of parity that did not fit.
+    /// Count sectors whose parity did not fit.
     #[cold]
     pub(crate) fn add_mismatches(&self, sectors: u64) {
         self.mismatches.fetch_add(sectors, Relaxed);
     }
 
-    /// The sum of the shards' counts, with how many of their stripes do something. Waits for each
-    /// shard's turn.
+    /// The sum of the shards' counts, and the number of their busy stripes. Waits for each shard's
+    /// turn.
     pub(crate) fn counts(&self) -> (ShardCounts, usize) {
         let (mut sum, mut active) = (ShardCounts::default(), 0);
         self.visit(&self.shards_locks, |shard| {
@@ -301,8 +302,8 @@ impl Shared {
         (sum, active)
     }
 
-    /// Every shard has worked by the configuration of `epoch`, or a later one: none will work by an
-    /// earlier one any more. Otherwise has channels look. Waits for each shard's turn.
+    /// True if every shard has worked by the configuration of `epoch` or a later one: none will use
+    /// an earlier one again. Otherwise kicks the channels. Waits for each shard's turn.
     pub(crate) fn shards_are_at(&self, epoch: u64, locks: &LockCounters) -> bool {
         let mut are_all = true;
         self.visit(locks, |shard| are_all &= shard.epoch() >= epoch);
@@ -317,14 +318,15 @@ impl Shared {
         self.visit(locks, |shard| shard.under_way(bitmap).for_each(|word| bitmap.keep(word)));
     }
 
-    /// Turns that had begun have ended: from now on nobody works by an earlier configuration than
-    /// that of now.
+    /// Wait until all turns that had begun have ended. From then on no turn works by a
+    /// configuration older than the current one.
     pub(crate) fn pass_turns(&self, locks: &LockCounters) {
         self.visit(locks, |_| {});
     }
 
-    /// No write is on its way to device `number`, or to any; if the configuration has the device no
-    /// more, there will be none. Otherwise has channels look. Waits for each turn.
+    /// True if no write is on its way to device `number`, or to any device if `None`. If the
+    /// configuration no longer has the device, none will follow. Otherwise kicks the channels.
+    /// Waits for each turn.
     pub(crate) fn writes_have_ended(
         &self,
         number: Option<MemberNumber>,
@@ -339,7 +341,7 @@ impl Shared {
         have_ended
     }
 
-    /// Look at every shard. Waits for each one's turn.
+    /// Look at every shard in its turn. Waits for each turn.
     fn visit(&self, locks: &LockCounters, look: impl FnMut(&Shard)) {
         self.visit_all(&self.shards, locks, look);
     }
@@ -349,7 +351,8 @@ impl Shared {
             let turn = lock.wait(locks);
             look(&turn);
             if lock.leave(turn) {
-                // A channel that brought something meanwhile left without a turn.
+                // A channel published bios meanwhile and left without the turn: its doorbell makes
+                // it come back.
                 self.ports()
                     .get(lock.publisher())
                     .iter()

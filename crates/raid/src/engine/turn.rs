@@ -1,4 +1,4 @@
-//! The input of a turn at a shard or a log, and its reports to the manager.
+//! The input of a turn at a shard or a log, and the faults that it reports to the manager.
 
 use super::conf::Conf;
 use crate::ids::MemberNumber;
@@ -10,7 +10,7 @@ pub(crate) struct TurnInput<'a> {
     /// The epoch of `conf`.
     pub(crate) epoch: u64,
     pub(crate) parity: Parity,
-    /// Member sectors below this have parity that fits.
+    /// Parity fits below this member sector.
     pub(crate) fits_below: u64,
     /// The port of the channel that has the turn.
     pub(crate) home: u32,
@@ -22,24 +22,24 @@ impl TurnInput<'_> {
     }
 }
 
-/// An error of a member, or a success that was not expected.
+/// An error of a member, or a write that succeeded on a bad block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It did not take a block. The write waits until this is on record.
+    /// The member failed a write. The write waits until this is on record.
     Write,
-    /// It could not read a block, which nothing else tells either.
+    /// The member could not read a block, and the block cannot be computed.
     Lost,
-    /// It could not read a block, which was computed and rewritten.
+    /// The member could not read a block, which was computed and rewritten.
     Corrected,
-    /// It took a block that is listed as bad.
+    /// The member took a block that is listed as bad.
     MadeGood,
-    /// It had no room for a block. The write waits until it is tried again.
+    /// The member had no room for a block. The write waits until the block is sent again.
     NoRoom,
-    /// It did not take its log. The write waits until this is on record.
+    /// The member failed the write of its log. The stripes wait until this is on record.
     Log,
-    /// It did not flush.
+    /// The member failed a flush.
     Flush,
-    /// It has gone: nothing of it can be read or written any more.
+    /// The member is gone: nothing of it can be read or written any more.
     Gone,
 }
 

@@ -1,11 +1,12 @@
-//! Flushes of an array: of all members at once. A write with `PREFLUSH` is one that waits for such
-//! a flush.
+//! Flushes of an array. A flush of the array flushes all members at once. A write with `PREFLUSH`
+//! waits for such a flush.
 //!
 //! Invariants:
-//! * A flush succeeds only when all members have flushed from which the array could be read after a
-//!   power cut: those that could not are on record as failed before, and the others flush again
-//!   after that.
-//! * A member that cannot flush is a fault of the array only if parity does not make up for it.
+//! * A flush succeeds only when every member has flushed from which the array could be assembled
+//!   after a power cut. The members that could not flush are recorded as failed first; the others
+//!   flush again after that.
+//! * A member that cannot flush fails the array's flush only if parity does not make up for the
+//!   member.
 
 use super::membership::Membership;
 use crate::engine::turn::{Fault, Report};
@@ -41,7 +42,7 @@ pub(super) enum Flushed {
 pub(super) enum Retry {
     /// The members that failed are out: the others flush again.
     Again,
-    /// It fails.
+    /// The flush of the array fails.
     Fail(Status),
     /// The failures are not on record yet.
     Wait,
@@ -50,7 +51,7 @@ pub(super) enum Retry {
 /// See the module's text.
 pub(super) struct Flushes {
     running: Slab<Flushing>,
-    /// Those that wait until the manager has recorded their failures.
+    /// Flushes that wait until the manager has recorded their failures.
     unrecorded: Vec<FailedFlush>,
 }
 
@@ -59,13 +60,12 @@ impl Flushes {
         Flushes { running: Slab::new(), unrecorded: Vec::new() }
     }
 
-    /// `part` waits until so many members have answered. The number of the flush.
+    /// Let `part` wait until `members` members have answered. Returns the number of the flush.
     pub(super) fn begin(&mut self, part: Box<Bio>, members: usize) -> u32 {
         self.running.insert(Flushing { left: members, failures: Vec::new(), part })
     }
 
-    /// A member has answered the flush of this number. The result is its outcome, if that was the
-    /// last member.
+    /// Note a member's answer to flush `number`. Returns the outcome if this was the last answer.
     pub(super) fn answered(
         &mut self,
         number: u32,
@@ -87,12 +87,12 @@ impl Flushes {
         })
     }
 
-    /// A failed flush waits for the next configuration.
+    /// Let a failed flush wait for the next configuration.
     pub(super) fn await_record(&mut self, flush: FailedFlush) {
         self.unrecorded.push(flush);
     }
 
-    /// Those that wait for a configuration.
+    /// Take the flushes that wait for the next configuration.
     pub(super) fn take_unrecorded(&mut self) -> Vec<FailedFlush> {
         std::mem::take(&mut self.unrecorded)
     }
@@ -103,8 +103,9 @@ impl Flushes {
 }
 
 impl FailedFlush {
-    /// The status with which it fails at once, if it does: it was cancelled, a member failed that
-    /// the array needs, or no manager is there to record anything (`is_final`).
+    /// The status with which the flush fails at once, if it does. It does if a member's flush was
+    /// cancelled, if a failed member is one that the array needs, or if no manager is there to
+    /// record anything (`is_final`).
     pub(super) fn immediate_status(
         &self,
         membership: &Membership,
@@ -127,7 +128,7 @@ impl FailedFlush {
         self.failures.iter().map(report).collect()
     }
 
-    /// The next step under the configuration of now.
+    /// The next step under the current configuration.
     pub(super) fn retry(&self, membership: &Membership) -> Retry {
         let is_member = |(number, _): &&(MemberNumber, Status)| membership.has(*number);
         match self.failures.iter().find(is_member) {

@@ -18,7 +18,7 @@ impl HeldBios {
     /// Hold a bio until the array is resumed.
     ///
     /// # Errors
-    /// It must not wait, and is handed back.
+    /// A bio that must not wait is handed back.
     pub(super) fn hold(&mut self, bio: Box<Bio>) -> Result<(), Box<Bio>> {
         push(&mut self.suspended, bio)
     }
@@ -26,19 +26,20 @@ impl HeldBios {
     /// Hold a write until the array is dirty.
     ///
     /// # Errors
-    /// It must not wait, and is handed back.
+    /// A write that must not wait is handed back.
     pub(super) fn hold_write(&mut self, bio: Box<Bio>) -> Result<(), Box<Bio>> {
         push(&mut self.writes, bio)
     }
 
-    /// All of them, to be started again: the writes came before the array was suspended.
+    /// Take all bios, to start them again. The writes come first: they came before the array was
+    /// suspended.
     pub(super) fn release(&mut self) -> BioList {
         let mut all = self.writes.take();
         all.append(&mut self.suspended);
         all
     }
 
-    /// All of them, to be cancelled.
+    /// Take all bios, to cancel them.
     pub(super) fn cancel(&mut self) -> BioList {
         let mut all = self.suspended.take();
         all.append(&mut self.writes);

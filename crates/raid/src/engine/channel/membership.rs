@@ -1,9 +1,9 @@
 //! The configuration by which a channel works, with its context's channels of the members.
 //!
 //! Invariants:
-//! * `channels` belongs to the configuration of `conf`: first that of each role's member, then that
-//!   of each role's replacement, `NO_CHANNEL` where the role has none.
-//! * `in_use` are those of `channels` that exist, in the same order.
+//! * `channels` belongs to the configuration `conf`. It lists the channel of each role's member,
+//!   then that of each role's replacement, with `NO_CHANNEL` where the role has none.
+//! * `in_use` lists the channels of `channels` that exist, in the same order.
 
 use crate::engine::conf::{Conf, Member};
 use crate::ids::{MemberNumber, Role};
@@ -11,7 +11,7 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{ChannelId, Device, Published, Subscription};
 use std::sync::Arc;
 
-/// In the place of a channel that does not exist.
+/// Stands in for a channel that does not exist.
 const NO_CHANNEL: ChannelId = ChannelId(u32::MAX);
 
 /// See the module's text.
@@ -22,7 +22,7 @@ pub(super) struct Membership {
 }
 
 impl Membership {
-    /// The configuration of now, without channels: [`Membership::refresh`] opens them.
+    /// The current configuration, without channels: [`Membership::refresh`] opens them.
     pub(super) fn new(published: &Published<Conf>, locks: &LockCounters) -> Self {
         let conf = Subscription::new(published, locks);
         Membership { conf, channels: Vec::new(), in_use: Vec::new() }
@@ -44,8 +44,8 @@ impl Membership {
         self.conf.is_current(published)
     }
 
-    /// Go over to what is published. `channel_of` gives the context's channel of a device. True if
-    /// a channel is not needed any more.
+    /// Take over the published configuration. `channel_of` gives the context's channel of a device.
+    /// True if some channel is not needed any more.
     pub(super) fn refresh(
         &mut self,
         published: &Published<Conf>,
@@ -92,7 +92,7 @@ impl Membership {
         self.find(number).is_some()
     }
 
-    /// More would be lost without the device than parity makes up for.
+    /// Parity could not make up for the loss of this device.
     pub(super) fn is_needed(&self, number: MemberNumber) -> bool {
         let is_in_sync = self.find(number).is_some_and(Member::is_in_sync);
         is_in_sync && self.conf.lost().len() >= self.conf.layout.level().parity_disks()

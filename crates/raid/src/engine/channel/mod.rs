@@ -12,7 +12,8 @@
 //! * A bio that the array let pass carries its channel in its trail, so it counts as in flight here
 //!   until it ends, whatever it was divided into.
 //! * The context's `expected_remote` counts the items of `traffic`.
-//! * A write passes only by a configuration that says that the members know of writes (`is_dirty`).
+//! * A write passes only under a configuration in which the members are recorded as dirty
+//!   (`is_dirty`).
 
 mod flushes;
 mod held;
@@ -100,7 +101,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Take over what was published.
+    /// Take over the published configuration.
     #[cold]
     fn refresh_membership(&mut self, env: &mut Env) {
         let locks = env.locks.clone();
@@ -108,7 +109,7 @@ impl ArrayChannel {
         if self.membership.refresh(&self.shared.conf, &locks, channel_of) {
             env.request_sweep();
         }
-        // Stripes and tickets may wait for this very change.
+        // Stripes and tickets may wait for this change.
         self.to_shards.touch_all();
         self.to_logs.touch_all();
         self.retry_flushes(env);
@@ -117,7 +118,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Start what was held, as far as it may go on now.
+    /// Start the held bios; a bio that may still not go on is held again.
     fn release(&mut self, env: &mut Env) {
         let mut held = self.held.release();
         while let Some(bio) = held.pop() {
@@ -176,7 +177,7 @@ impl ArrayChannel {
         self.route(env, bio);
     }
 
-    /// Hold a write until the members know that they may not fit one another.
+    /// Hold a write until the members are recorded as dirty.
     #[cold]
     fn hold_write(&mut self, env: &mut Env, bio: Box<Bio>) {
         match self.held.hold_write(bio) {
@@ -185,7 +186,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Have all members flush; then the bio goes on: a flush ends, a write is written.
+    /// Have all members flush, then go on with the bio: a flush ends, a write goes to its shards.
     fn flush(&mut self, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
         let bytes = parts.left();
@@ -206,7 +207,7 @@ impl ArrayChannel {
         env.divided(parts);
     }
 
-    /// A member has flushed, or not.
+    /// A member has answered a flush.
     fn member_flushed(&mut self, env: &mut Env, mut bio: Box<Bio>) {
         let (member, number) = flushes::of_tag(bio.user_data);
         let status = std::mem::replace(&mut bio.status, Status::Ok);
@@ -221,8 +222,8 @@ impl ArrayChannel {
         }
     }
 
-    /// Have the manager record the members that could not flush; or fail, if they cannot be done
-    /// without.
+    /// Have the manager record the members that could not flush. Fail the flush instead if the
+    /// array needs one of them.
     #[cold]
     fn flush_failed(&mut self, env: &mut Env, flush: FailedFlush) {
         let is_final = self.conf().limits.read_only || env.is_draining();
@@ -234,8 +235,8 @@ impl ArrayChannel {
         self.shared.report(&mut reports);
     }
 
-    /// The configuration has changed: flushes that waited for a member's failure to be recorded go
-    /// on.
+    /// Go on with the flushes that waited for the manager to record a failure: the configuration
+    /// has changed.
     fn retry_flushes(&mut self, env: &mut Env) {
         for flush in self.flushes.take_unrecorded() {
             match flush.retry(&self.membership) {
@@ -308,7 +309,7 @@ impl Channel for ArrayChannel {
         self.held.len() + self.flushes.len() + self.traffic.in_flight()
     }
 
-    /// Items may wait for I/O that another context began, whose owner is away.
+    /// Items may wait for I/O that another context began, and that context's owner may be away.
     fn waits_on_peer(&self) -> bool {
         self.traffic.has_items() && self.peers.own().expects_remote()
     }

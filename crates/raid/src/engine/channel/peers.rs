@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! * The own port is opened before the configuration is read for the first time, so that each later
-//!   change finds the port. It is closed when the array has been stopped and nothing of the channel
-//!   is in flight ([`Peers::close`]), or else when this is dropped.
-//! * `ports` may lack a port that was opened since: a port that is looked for is looked for among
-//!   those of now.
+//!   change finds the port. The port is closed when the array has been stopped and nothing of the
+//!   channel is in flight ([`Peers::close`]), at the latest when `Peers` is dropped.
+//! * `ports` may be older than the newest open ports: [`Peers::find`] refreshes it before each
+//!   search.
 
 use crate::engine::port::{Origin, Port, Ports};
 use crate::engine::shared::Shared;
@@ -46,7 +46,7 @@ impl Peers {
         self.own.index()
     }
 
-    /// This channel brings member sectors that must be synchronised, no I/O of the array.
+    /// This channel brings member sectors to synchronise, not I/O of the array.
     #[inline]
     pub(super) fn is_sync(&self) -> bool {
         self.own.origin == Origin::Sync
@@ -68,8 +68,8 @@ impl Peers {
         }
     }
 
-    /// Items of a port are in the hands of another context. The doorbell by which that channel is
-    /// to be told, if it does not know yet.
+    /// Note that items of a port are in the hands of another context. Returns the doorbell that
+    /// tells the port's channel so, unless the channel knows already.
     pub(super) fn mark_remote(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
         if home == self.home() {
             self.own.set_remote();
@@ -79,7 +79,8 @@ impl Peers {
         Some(port.doorbell().clone())
     }
 
-    /// Hand an item that has ended to its channel, another one. The doorbell of that.
+    /// Hand an item that has ended back to the channel that it came from. Returns that channel's
+    /// doorbell.
     pub(super) fn hand_back(
         &mut self,
         item: Box<Bio>,
@@ -95,16 +96,16 @@ impl Peers {
         Some(port.doorbell().clone())
     }
 
-    /// Items of this channel that others have ended.
+    /// Take the items of this channel that others have ended.
     pub(super) fn take_done(&self) -> BioList {
         self.own.done.take()
     }
 
-    /// Close the own port, once nothing of the channel is in flight. True once no other thread can
+    /// Close the own port once nothing of the channel is in flight. True if no other thread can
     /// ring its doorbell any more.
     pub(super) fn close(&mut self) -> bool {
         self.shared.close_port(&self.own);
-        // The copy of before has the port.
+        // The old copy of the ports still refers to the own port.
         self.shared.refresh_ports(&mut self.ports);
         Port::is_ours_alone(&mut self.own)
     }

@@ -7,12 +7,12 @@ use crate::layout::{Layout, MemberAddress};
 use drystone_core::check::is_plain;
 use drystone_core::{Bio, BioFlags, BioList, Env, Op, SECTOR_SIZE, Sector, Status};
 
-/// The kind of an ended part with this channel's hook; in its `user_data`.
+/// Why this channel has a hook on a part; stored in the part's `user_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hooked {
-    /// A flush of a member.
+    /// The part is a flush of a member.
     Flush,
-    /// A read of a member, which was for this sector of the array.
+    /// The part is a read of a member, for this sector of the array.
     Read(u64),
 }
 
@@ -28,10 +28,11 @@ impl Hooked {
     }
 }
 
-/// Flags of bios that need a closer look: polling ends here.
+/// Flags of bios that take the long way through `start`, which also ends polling.
 const NOT_PLAIN: BioFlags = BioFlags::PREFLUSH.union(BioFlags::POLLED).union(BioFlags::FUA);
 
-/// Where a sector is, and for how many bytes on from there.
+/// The place of an array sector on its member, and the bytes left from there to the end of its
+/// chunk.
 #[inline]
 fn piece(layout: &Layout, sector: u64) -> (MemberAddress, u64) {
     let left = layout.chunk_sectors() - (sector & (layout.chunk_sectors() - 1));
@@ -48,7 +49,7 @@ impl ArrayChannel {
         }
     }
 
-    /// A part that this channel wanted to see has ended.
+    /// A part that this channel has a hook on has ended.
     pub(super) fn hooked_ended(&mut self, env: &mut Env, bio: Box<Bio>) {
         match Hooked::of(&bio) {
             Hooked::Flush => self.member_flushed(env, bio),
@@ -56,9 +57,9 @@ impl ArrayChannel {
         }
     }
 
-    /// Let reads at the beginning of `bios` pass that need no closer look: each of one chunk whose
-    /// member can be read all over. They are only moved, unless the member cannot read them
-    /// ([`ArrayChannel::retry_on_error`]). How many.
+    /// Pass the reads at the beginning of `bios` on to their members: each read lies in one chunk,
+    /// and its member can be read everywhere. Such a read is only remapped; it comes back if the
+    /// member cannot read it ([`ArrayChannel::retry_on_error`]). Returns how many reads went on.
     #[inline]
     pub(super) fn move_reads(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
         let (conf, mut moved) = (self.membership.conf(), 0);
@@ -79,8 +80,8 @@ impl ArrayChannel {
         moved
     }
 
-    /// A read that was moved has failed, and is where it was before: now it is an item, if its
-    /// context is still there.
+    /// A remapped read has failed, and has its array sector again. It becomes an item now, unless
+    /// its context was dropped.
     pub(super) fn retry_on_error(&mut self, env: &mut Env, bio: Box<Bio>) {
         match bio.status {
             Status::Cancelled => env.end_bio(bio),
@@ -105,7 +106,7 @@ impl ArrayChannel {
         env.divided(parts);
     }
 
-    /// A read of what a member holds needs no stripe, unless the member cannot read it.
+    /// Read a block from its member: that needs no stripe, unless the member cannot read it.
     fn read_member(&self, env: &mut Env, role: Role, sector: u64, mut part: Box<Bio>) {
         part.user_data = READ | part.sector.0;
         part.sector = Sector(sector);
@@ -137,7 +138,7 @@ impl ArrayChannel {
         env.divided(parts);
     }
 
-    /// The shard of a sector, and how many bytes from there on belong to it as well.
+    /// The shard of a sector, and the bytes left from there to the end of its region.
     fn region(&self, sector: u64) -> (usize, u64) {
         let layout = &self.conf().layout;
         if self.peers.is_sync() {
@@ -146,7 +147,7 @@ impl ArrayChannel {
         let address = layout.map_sector(sector);
         let sectors = match layout.chunk_sectors() >= REGION_SECTORS {
             true => REGION_SECTORS - address.sector % REGION_SECTORS,
-            // All rows of the region, with all their data.
+            // A region holds this many sectors of the array: all its rows, with all their data.
             false => {
                 let whole = REGION_SECTORS * u64::from(layout.data_disks());
                 whole - sector % whole

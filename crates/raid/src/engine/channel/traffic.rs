@@ -1,11 +1,11 @@
 //! The bios that a channel has in flight, and its counts of them.
 //!
 //! Invariants:
-//! * `items` are the bios, or parts of them, that this channel brought to shards and has not got
+//! * `items` counts the bios, or parts of them, that this channel brought to shards and has not got
 //!   back.
-//! * `member_io` are the bios to members that this channel sent, whichever channel's items they are
-//!   for.
-//! * `writes` are the writes that passed and have not ended.
+//! * `member_io` counts the bios to members that this channel sent, for its own items or for those
+//!   of other channels.
+//! * `writes` counts the writes that passed and have not ended.
 //! * `started` is published at the end of the call in which the bios came.
 
 use drystone_core::context::RemappedDone;
@@ -28,19 +28,19 @@ impl Traffic {
         Traffic { items: 0, member_io: 0, writes: 0, started: StartedCounts::default(), stats }
     }
 
-    /// So many bios of the array have passed.
+    /// Count bios of the array that have passed.
     #[inline]
     pub(super) fn start(&mut self, group: OpGroup, bios: u64) {
         self.started.add(group, bios);
     }
 
-    /// A write has passed.
+    /// Count a write that has passed.
     #[inline]
     pub(super) fn start_write(&mut self) {
         self.writes += 1;
     }
 
-    /// Bios that had passed have ended, at time `now`.
+    /// Count bios that had passed and have ended, at time `now`.
     #[inline]
     pub(super) fn end(&mut self, ended: &RemappedDone, now: u64) {
         if ended.group == OpGroup::Write {
@@ -50,7 +50,7 @@ impl Traffic {
         self.stats.ended(ended.group, ended.count, ended.bytes, latency);
     }
 
-    /// Publish what has passed in this call.
+    /// Publish the bios that have passed in this call.
     #[inline]
     pub(super) fn publish_started(&mut self) {
         self.started.publish(Some(&self.stats));
@@ -61,13 +61,13 @@ impl Traffic {
         self.writes
     }
 
-    /// An item goes to a shard.
+    /// Count an item that goes to a shard.
     #[inline]
     pub(super) fn bring_item(&mut self) {
         self.items += 1;
     }
 
-    /// An item has come back.
+    /// Count an item that has come back.
     #[inline]
     pub(super) fn end_item(&mut self) {
         self.items -= 1;
@@ -79,13 +79,13 @@ impl Traffic {
         self.items > 0
     }
 
-    /// A bio goes to a member.
+    /// Count a bio that goes to a member.
     #[inline]
     pub(super) fn send(&mut self) {
         self.member_io += 1;
     }
 
-    /// A bio has come back from a member.
+    /// Count a bio that has come back from a member.
     #[inline]
     pub(super) fn receive(&mut self) {
         self.member_io -= 1;

@@ -11,11 +11,11 @@ use drystone_core::sync::Guard;
 use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList, Env};
 
-/// Rounds in which a channel does work that others brought to a shard meanwhile, before it leaves
-/// that to them: a bound for the work for others in a call.
+/// The bound of the work that one call does for others: after so many rounds at a shard or log the
+/// channel leaves new work to the channels that brought it.
 const ROUNDS_MAX: u32 = 4;
 
-/// The port of the manager, which opens the first one.
+/// The port of the manager: the manager opens its port first.
 const MANAGERS_PORT: u32 = 0;
 
 impl ArrayChannel {
@@ -38,7 +38,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Others may have left something at shards for the next context that comes.
+    /// Touch the shards and logs at which other contexts left work for the next visitor.
     pub(super) fn touch_published(&mut self) {
         let shards = (0..SHARDS).filter(|shard| self.shared.shard(*shard).has_published());
         shards.for_each(|shard| self.to_shards.touch(shard));
@@ -60,7 +60,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Have a shard do all of its work, here or by the holder of the turn.
+    /// Have a shard do all of its work, in this channel's turn or in that of the current holder.
     fn enter_shard(&mut self, env: &mut Env, Entry { number, is_changed }: Entry) {
         let shared = self.shared.clone();
         let run_turn = |channel: &mut Self, env: &mut Env, shard: &mut Guard<'_, Shard>| {
@@ -70,7 +70,7 @@ impl ArrayChannel {
         self.combine(env, at, |channel| channel.to_shards.list(number), run_turn);
     }
 
-    /// The same of a log.
+    /// The same for a log.
     fn enter_log(&mut self, env: &mut Env, Entry { number: role, is_changed }: Entry) {
         let shared = self.shared.clone();
         let run_turn = |channel: &mut Self, env: &mut Env, log: &mut Guard<'_, Log>| {
@@ -80,8 +80,9 @@ impl ArrayChannel {
         self.combine(env, at, |channel| channel.to_logs.list(role), run_turn);
     }
 
-    /// Work at a shard or log in turns: contexts that find it taken leave their bios to the holder
-    /// of the turn (flat combining). `is_changed`: there is a configuration that it may not know.
+    /// Work at a shard or log in turns. A context that finds the turn taken leaves its bios to the
+    /// holder (flat combining). With `is_changed`, the shard or log may not know the current
+    /// configuration.
     fn combine<T>(
         &mut self,
         env: &mut Env,
@@ -94,7 +95,7 @@ impl ArrayChannel {
         }
         for _ in 0..ROUNDS_MAX {
             let home = self.peers.home();
-            // A bio that is published has its holder look, too.
+            // The holder also looks again if bios are published; without bios it must be asked to.
             let guard = match is_changed && brought(self).is_empty() {
                 true => lock.enter_to_recheck(&env.locks, home),
                 false => lock.enter(&env.locks, home, brought(self), InsertAt::Tail),
@@ -110,7 +111,8 @@ impl ArrayChannel {
         self.kick(env, lock.publisher());
     }
 
-    /// The context was dropped: what it would begin might never be carried on.
+    /// Leave the bios to the manager: this context was dropped, and might never carry on I/O that
+    /// it began.
     fn leave_to_manager<T>(
         &mut self,
         env: &mut Env,
@@ -124,7 +126,7 @@ impl ArrayChannel {
         self.kick(env, MANAGERS_PORT);
     }
 
-    /// Have the channel of a port look, also if its owner is away.
+    /// Have the channel of a port look at its work, even if the owner of its context is away.
     fn kick(&mut self, env: &mut Env, home: u32) {
         let doorbell = self.peers.find(home, &env.locks).map(|port| port.doorbell().clone());
         if let Some(doorbell) = doorbell {
@@ -133,8 +135,8 @@ impl ArrayChannel {
     }
 
     fn run_shard_turn(&mut self, env: &mut Env, number: usize, shard: &mut Guard<'_, Shard>) {
-        // The bios that were left here come first, then the configuration: the context that left
-        // them may know a later one.
+        // Take the bios that others left first, and refresh the configuration afterwards: the
+        // context that left them may have known a newer one.
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
         let (conf, epoch) = (self.membership.conf(), self.membership.epoch());
@@ -155,8 +157,8 @@ impl ArrayChannel {
         };
         shard.make_runs(&turn, &mut self.effects, send);
         self.effects.tickets.iter_mut().for_each(|ticket| ticket.set_shard(number));
-        // Within the turn: the next holder, which sees what this one has done, finds the manager
-        // told.
+        // Tell the manager within the turn. The next holder sees the state that this turn leaves,
+        // and relies on the manager having been told.
         if !self.effects.reports.is_empty() {
             self.shared.report(&mut self.effects.reports);
         }
@@ -182,7 +184,7 @@ impl ArrayChannel {
         }
     }
 
-    /// Hand on what a turn has left to be done.
+    /// Hand on the effects of a turn.
     fn deliver(&mut self, env: &mut Env) {
         while let Some(ticket) = self.effects.tickets.pop() {
             let role = self.conf().layout.row_at(ticket.sector()).p;
@@ -227,7 +229,7 @@ impl ArrayChannel {
         env.end_bio(item);
     }
 
-    /// Items that others have ended.
+    /// End the items that other channels handed back.
     pub(super) fn take_done(&mut self, env: &mut Env) {
         let mut done = self.peers.take_done();
         while let Some(item) = done.pop() {
@@ -236,8 +238,8 @@ impl ArrayChannel {
     }
 }
 
-/// Give a shard what was brought to it: I/O of members that has ended, tickets that have come back,
-/// items. `is_sync` tells whether the items of a port must be synchronised.
+/// Give a shard all that was brought to it: ended I/O of members, tickets that have come back, and
+/// items. `is_sync` tells whether the items of a port ask for synchronisation.
 fn accept(
     shard: &mut Shard,
     turn: &TurnInput<'_>,

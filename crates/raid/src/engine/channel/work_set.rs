@@ -1,10 +1,10 @@
-//! The bios that a channel must bring to shards, or to partial parity logs, by their number, and
-//! which of them it must enter.
+//! The bios that a channel must bring to shards or partial parity logs, by the number of the shard
+//! or log, and the set of numbers that the channel must enter.
 //!
 //! Invariants:
-//! * A number with bios in its list is touched.
-//! * `changed` is a part of `touched`: those that may not know the configuration yet, so that they
-//!   are entered even with nothing to be brought.
+//! * If the list of a number holds bios, the number is touched.
+//! * `changed` is a subset of `touched`: the numbers that may not know the current configuration.
+//!   They are entered even if the channel brings nothing.
 
 use drystone_core::{Bio, BioList};
 
@@ -19,7 +19,7 @@ pub(super) struct WorkSet<L> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) number: usize,
-    /// It may not know the configuration.
+    /// The shard or log may not know the current configuration.
     pub(super) is_changed: bool,
 }
 
@@ -30,20 +30,20 @@ impl<L: AsRef<[BioList]> + AsMut<[BioList]>> WorkSet<L> {
         WorkSet { lists, touched: 0, changed: 0 }
     }
 
-    /// Have a bio brought.
+    /// Add a bio for a number, which touches the number.
     #[inline]
     pub(super) fn add(&mut self, number: usize, bio: Box<Bio>) {
         self.lists.as_mut()[number].push(bio);
         self.touch(number);
     }
 
-    /// Have a number entered.
+    /// Touch a number: it must be entered.
     #[inline]
     pub(super) fn touch(&mut self, number: usize) {
         self.touched |= 1 << number;
     }
 
-    /// Have all entered: there is a new configuration.
+    /// Touch all numbers, because the configuration has changed.
     pub(super) fn touch_all(&mut self) {
         self.touched = u64::MAX.checked_shr(u64::BITS - self.len() as u32).unwrap_or(0);
         self.changed = self.touched;
@@ -53,7 +53,7 @@ impl<L: AsRef<[BioList]> + AsMut<[BioList]>> WorkSet<L> {
         self.lists.as_ref().len()
     }
 
-    /// The lowest number whose turn is due; it is touched no longer.
+    /// Take the lowest touched number.
     #[inline]
     pub(super) fn next(&mut self) -> Option<Entry> {
         let number = (self.touched != 0).then(|| self.touched.trailing_zeros() as usize)?;

@@ -1,4 +1,5 @@
-//! The stripes of a shard: which of them has work, which one is given to another sector next.
+//! The stripes of a shard. The cache knows which stripe has work, and which one gets another sector
+//! next.
 //!
 //! Invariants:
 //! * A stripe is *busy* (it has work or I/O), *idle*, or *given up*. Only a busy one has pieces;
@@ -32,7 +33,7 @@ impl StripeCache {
         self.stripes.len() - self.given_up.len()
     }
 
-    /// Stripes that do something.
+    /// The number of busy stripes.
     pub(super) fn active(&self) -> usize {
         self.live() - self.table.idle()
     }
@@ -47,7 +48,7 @@ impl StripeCache {
         written.map(|stripe| stripe.sector)
     }
 
-    /// Have so many stripes, as soon as those with work let go.
+    /// Set the number of stripes. Busy stripes beyond it are given up once they have no work.
     pub(super) fn resize(&mut self, turn: &TurnInput<'_>, stripes: usize) {
         while self.live() < stripes {
             let id = self.given_up.pop().unwrap_or(StripeId(self.stripes.len() as u32));
@@ -82,8 +83,8 @@ impl StripeCache {
         self.table.is_idle(id)
     }
 
-    /// Make an idle stripe busy for a sector: the one that was `found` for it, or the one that was
-    /// used least recently. `None` if no stripe is idle.
+    /// Make an idle stripe busy for a sector: the one `found` for it, or else the least recently
+    /// used one. `None` if no stripe is idle.
     pub(super) fn claim(
         &mut self,
         turn: &TurnInput<'_>,
@@ -99,7 +100,8 @@ impl StripeCache {
         Some(id)
     }
 
-    /// A stripe has no work any more. False if it is given up: there are more than `quota`.
+    /// Note that a stripe has no work any more. False if the cache has more than `quota` stripes
+    /// and gives it up.
     pub(super) fn release(&mut self, id: StripeId, quota: usize) -> bool {
         let is_too_many = self.live() > quota;
         let stripe = &mut self[id];

@@ -1,11 +1,12 @@
-//! I/O of members that has ended: each block of a run goes back to its stripe, or is sent again.
+//! Ended I/O of members: each block of a run goes back to its stripe, or is sent again.
 //!
 //! Invariants:
-//! * A run of several blocks that failed says nothing about any of them: each is tried again by
-//!   itself. One that was cancelled is begun again as it was.
-//! * A block is sent again only to a device that may have it: a successor under the same number may
-//!   lack the block.
-//! * The box and the list of a run go back to `runs`, which keeps some, once its blocks are out.
+//! * The failure of a run of several blocks does not tell which block failed: each is tried again
+//!   alone. A run that was cancelled is sent again with all its blocks.
+//! * A block is sent again only to a device that may have the block: another device may have got
+//!   the same number meanwhile.
+//! * The box and the list of a run go back to `runs` once its blocks are taken out; `runs` keeps
+//!   some.
 
 use super::Shard;
 use super::effects::TurnEffects;
@@ -25,12 +26,12 @@ impl Shard {
         let Some(run) = self.runs.end(&bio) else { return };
         let status = bio.status;
         let is_ok = status.is_ok();
-        // A replacement may have become the member meanwhile.
+        // The replacement may have become the member meanwhile.
         let as_replacement = turn.conf.is_replacement_at(run.first.role, run.number);
         let member = as_replacement
             .and_then(|is_replacement| turn.conf.member(run.first.role, is_replacement));
         let is_there = member.is_some();
-        // It never came to the member: its context was dropped.
+        // The bio did not reach the member, because its context was dropped.
         let is_cancelled = bio.status == Status::Cancelled && is_there;
         let is_to_be_split = !is_ok && is_there && run.stripes.len() > 1;
         if status == Status::Offline && is_there {
@@ -42,10 +43,10 @@ impl Shard {
             let stripe = &mut self.stripes[*id];
             let is_replacement = as_replacement.unwrap_or(run.first.is_replacement);
             let io = MemberIo { stripe: *id, sector, is_replacement, ..run.first };
-            // The device that has the number and the role by now may not have the block.
+            // Another device may have the number and the role by now, and may not have the block.
             let has_block = io.is_write || turn.conf.readable(sector).has(io.role);
             if (is_to_be_split || is_cancelled) && has_block {
-                // Which of the blocks it was is not known: each is tried by itself.
+                // The error does not tell which block failed: each is tried alone.
                 match io.is_copy {
                     false => stripe.blocks[io.role.index()] = Some(block),
                     true => stripe.copies.push((io.role, block)),

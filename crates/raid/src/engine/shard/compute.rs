@@ -6,10 +6,10 @@ use crate::layout::Row;
 use crate::parity::{Parity, Source};
 use drystone_core::IoBuf;
 
-/// The blocks of a stripe, by role; one that a member has at the moment is not there.
+/// The blocks of a stripe, by role; `None` while a block is on its way to or from its member.
 pub(super) type Blocks = Vec<Option<IoBuf>>;
 
-/// Most sources for which the list of them is short.
+/// The most sources for which a short list is enough.
 const FEW: usize = 16;
 
 /// Blocks of a stripe, with their roles.
@@ -20,8 +20,8 @@ pub(super) struct Arithmetic<'a> {
     pub(super) blocks: &'a mut Blocks,
 }
 
-/// `with` gets `len` things as a list, short if they are few: all of it is written before it is
-/// filled.
+/// Call `with` with a list of the `len` items of `all`. A short list serves if they are few,
+/// because the whole list is initialised before it is filled.
 fn listed<S: Copy + Default, T>(
     len: u32,
     all: impl Iterator<Item = S>,
@@ -59,7 +59,7 @@ impl Arithmetic<'_> {
         self.blocks[role.index()].as_deref().expect("the block is in the cache")
     }
 
-    /// `with` gets the data blocks of `roles`, with falling powers.
+    /// Call `with` with the data blocks of `roles`, with falling powers.
     fn sources<T>(&self, roles: Roles, with: impl FnOnce(&[Source<'_>]) -> T) -> T {
         let by_power = self.row.by_power().filter(|role| roles.has(*role));
         let all = by_power.map(|role| (self.row.power(role) as u8, self.block(role)));
@@ -91,7 +91,8 @@ impl Arithmetic<'_> {
         }
     }
 
-    /// Add the data blocks `roles` to the parity blocks `parity`, or take them out.
+    /// Add the data blocks `roles` to the parity blocks `parity`, or take them out again: both are
+    /// the same exclusive or.
     pub(super) fn toggle(&mut self, roles: Roles, parity: Roles) {
         if parity.has(self.row.p) {
             let mut p = self.take(self.row.p);
@@ -110,7 +111,7 @@ impl Arithmetic<'_> {
         self.put(q_role, q);
     }
 
-    /// Compute the blocks `lost` from all others: the plan has seen to it that enough is there.
+    /// Compute the blocks `lost` from the blocks `uptodate`; the plan made sure that these suffice.
     pub(super) fn reconstruct(&mut self, lost: Roles, uptodate: Roles) {
         let lost_data = lost & self.data;
         let mut data = lost_data.iter();
@@ -120,7 +121,7 @@ impl Arithmetic<'_> {
             (Some(x), None) => self.data_from_q(x),
             _ => {}
         }
-        // Parity that is lost is of use only to a member that must be given it.
+        // Lost parity is computed too: a member may have to be given it.
         if !(lost - self.data).is_empty() {
             self.lost_parity(lost - self.data);
         }

@@ -1,4 +1,4 @@
-//! The effects of a turn, which its channel hands on once it has left the shard, and the counts.
+//! The effects of a turn, which its channel hands on after the turn, and the counts of a shard.
 
 use super::member_io::MemberIo;
 use crate::engine::ppl::{Spares, Ticket};
@@ -13,7 +13,7 @@ pub(crate) struct TurnEffects {
     /// Items that have ended.
     pub(crate) done: BioList,
     pub(crate) reports: Vec<Report>,
-    /// Ports with items that are in the hands of other channels.
+    /// Ports whose items are in the hands of other channels.
     pub(crate) remote: Vec<u32>,
     /// Sectors of parity that did not fit.
     pub(crate) mismatches: u64,
@@ -39,7 +39,7 @@ impl TurnEffects {
 pub struct ShardCounts {
     /// Stripes that became idle.
     pub freed: u64,
-    /// Items that a stripe that became idle let go on.
+    /// Items that went on because a stripe became idle.
     pub woken: u64,
     /// Items that had to wait for a stripe.
     pub waited: u64,
@@ -47,13 +47,14 @@ pub struct ShardCounts {
     pub reads: u64,
     /// Blocks written to members.
     pub writes: u64,
-    /// Stripes whose parity followed a write by what was there before it.
+    /// Stripes whose parity was computed by read-modify-write.
     pub rmw: u64,
-    /// Stripes whose parity was computed of data that a write left as they were, too.
+    /// Stripes whose parity was computed by reconstruct-write, with data that the write did not
+    /// change.
     pub rcw: u64,
     /// Stripes that were written whole.
     pub full: u64,
-    /// Stripes that had the bitmap marked before they were written.
+    /// Stripes whose bit in the bitmap was set before they were written.
     pub marked: u64,
     /// Stripes whose partial parity was logged before they were written.
     pub logged: u64,

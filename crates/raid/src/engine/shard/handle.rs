@@ -1,12 +1,13 @@
-//! The steps of a stripe (Linux `handle_stripe`): each takes the stripe nearer to what is asked of
-//! it, until it has to wait for I/O or has no work any more. Here are the choice of the next step,
-//! the fetching of blocks, and reads; `write`, `log` and `sync` have the other steps.
+//! The steps of a stripe (Linux `handle_stripe`). Each step brings the stripe nearer to the work
+//! that items ask of it, until the stripe has to wait for I/O or has no work any more. This file
+//! chooses the next step, fetches blocks and does reads; `write`, `log` and `sync` have the other
+//! steps.
 //!
 //! Invariants:
 //! * A step is taken only while no I/O of the stripe is under way.
-//! * A step reaches one stripe: it borrows that one and not the cache.
-//! * A stripe that is blocked has I/O, or awaits the manager or its log, each of which queues it
-//!   again. A write that no member is there for starts no I/O: that stripe is queued at once.
+//! * A step borrows its one stripe, not the cache.
+//! * A blocked stripe has I/O in flight, or awaits the manager or its log; each of these queues it
+//!   again. A write whose blocks no member can take starts no I/O: its stripe is queued at once.
 
 use super::effects::{ShardCounts, TurnEffects};
 use super::items::Items;
@@ -37,14 +38,14 @@ pub(super) enum Recorded {
     Pending,
 }
 
-/// One stripe, with all that its steps touch besides.
+/// One stripe, with everything else that its steps touch.
 pub(super) struct Steps<'a> {
     pub(super) turn: &'a TurnInput<'a>,
     pub(super) id: StripeId,
     pub(super) stripe: &'a mut Stripe,
     pub(super) items: &'a mut Items,
     pub(super) ready: &'a mut ReadyQueue,
-    /// For parity that is compared.
+    /// Buffers for computed parity, to compare with the stripe's.
     pub(super) scratch: &'a mut [IoBuf; 2],
     pub(super) counts: &'a mut ShardCounts,
     pub(super) out: &'a mut TurnEffects,
@@ -67,7 +68,7 @@ impl Steps<'_> {
         self.ready.await_manager(self.id, self.stripe, state);
     }
 
-    /// The stripe is done with a piece, or a synchronisation, of an item.
+    /// Note that the stripe is done with a piece, or a synchronisation, of an item.
     pub(super) fn piece_done(&mut self, item: u32, status: Status) {
         self.items.piece_done(item, status, &mut self.out.done);
     }
@@ -96,10 +97,11 @@ impl Steps<'_> {
         self.rewrite()
     }
 
-    /// Bring `wanted` into the cache. True if it is there, false if it is being read.
+    /// Bring the blocks `wanted` into the cache. True if they are there, false if some are being
+    /// read.
     ///
     /// # Errors
-    /// Some of it can be neither read nor computed.
+    /// Some block can be neither read nor computed.
     pub(super) fn fetch(&mut self, wanted: Roles) -> Result<bool, ()> {
         loop {
             let stripe = &mut *self.stripe;
@@ -120,7 +122,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Begin I/O for `roles`, all like `io`.
+    /// Begin I/O for the blocks `roles`, each like `io`.
     pub(super) fn start(&mut self, roles: Roles, io: MemberIo) {
         let stripe = &mut *self.stripe;
         stripe.driver = self.turn.home;
@@ -136,7 +138,7 @@ impl Steps<'_> {
         self.add_remote();
     }
 
-    /// Note the stripe's items that came through other ports: they are in this channel's hands.
+    /// Note that this channel has the stripe's items that came through other ports.
     pub(super) fn add_remote(&mut self) {
         let (turn, items) = (self.turn, &*self.items);
         let homes = self.stripe.items().map(|item| items.home(item));
@@ -155,7 +157,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Some block is lost; the others may be had.
+    /// Read block by block: one of them is lost, but others may be readable.
     fn read_one_by_one(&mut self, wanted: Roles) -> Step {
         let mut there = Roles::EMPTY;
         for role in wanted.iter() {
@@ -172,10 +174,10 @@ impl Steps<'_> {
         Step::Continue
     }
 
-    /// Record blocks in the bad block logs of their members before the stripe goes on: those that a
-    /// present member cannot read and that cannot be computed, and those of `targets`, which their
-    /// members do not get. A later write of such a block takes it off the log, so it must not come
-    /// first.
+    /// Record blocks in their members' bad block logs before the stripe goes on: blocks that a
+    /// present member cannot read and that cannot be computed, and the blocks `targets`, which
+    /// cannot be given to their members. The record must come before any later write of such a
+    /// block, which takes the block off the log.
     pub(super) fn record_bad_blocks(&mut self, targets: Roles) -> Recorded {
         let (turn, stripe) = (self.turn, &*self.stripe);
         let (sector, lost) = (stripe.sector, stripe.unreadable - stripe.uptodate);
@@ -195,7 +197,7 @@ impl Steps<'_> {
         Recorded::Yes
     }
 
-    /// All reads end: with data if it is among `there`.
+    /// End all reads: those of the blocks `there` with data, the others with an error.
     fn end_reads(&mut self, there: Roles) {
         let mut reads = std::mem::take(&mut self.stripe.reads);
         for piece in reads.drain(..) {

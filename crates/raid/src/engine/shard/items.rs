@@ -3,9 +3,9 @@
 //! Invariants:
 //! * An item keeps its number until all of it is attached and no stripe has a piece of it. Then it
 //!   ends, once, with the first error of its pieces.
-//! * Pieces are attached in the order of the item's sectors, and each lies in one block.
-//! * An item is in the line once at the most. The line is served first come, first served; an item
-//!   that is attached whole leaves it.
+//! * Pieces are attached in the order of the item's sectors. Each piece lies in one block.
+//! * An item is in the line at most once. The line is first come, first served; an item whose
+//!   pieces are all attached leaves it.
 
 use super::piece::{Piece, Work};
 use crate::ids::Role;
@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 /// A bio, or a part of one, that lies in one region of the members.
 struct Item {
     bio: Box<Bio>,
-    /// It asks for synchronisation of member sectors, not for array sectors.
+    /// The item asks for synchronisation of member sectors, not for I/O on array sectors.
     is_sync: bool,
     /// Bytes that are attached, or done.
     attached: u64,
@@ -47,7 +47,7 @@ impl Items {
         self.items.insert(Item { bio, is_sync, attached: 0, pieces: 0 })
     }
 
-    /// Their number.
+    /// The number of items.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.items.len()
@@ -67,7 +67,7 @@ impl Items {
         &self.items[number].bio
     }
 
-    /// Give a read the data of a piece.
+    /// Copy the data of a piece into its read.
     pub(super) fn fill(&mut self, piece: &Piece, data: &[u8]) {
         self.items[piece.item].bio.fill_data_at(piece.at, data);
     }
@@ -93,7 +93,8 @@ impl Items {
         Some((sector - sector % STRIPE_SECTORS, piece))
     }
 
-    /// A stripe gets the next piece of an item. The work that it asks for, and the item's port.
+    /// Count the next piece of an item as attached. Returns the work that the piece asks for, and
+    /// the item's port.
     pub(super) fn attach(&mut self, piece: &Piece) -> (Work, u32) {
         let item = &mut self.items[piece.item];
         debug_assert_eq!(piece.at, item.attached, "pieces are attached in order");
@@ -107,7 +108,8 @@ impl Items {
         (work, item.bio.port)
     }
 
-    /// A stripe is done with a piece of an item, which may be the last one.
+    /// Note that a stripe is done with a piece of an item. The item ends if this was its last
+    /// piece.
     pub(super) fn piece_done(&mut self, number: u32, status: Status, done: &mut BioList) {
         let item = &mut self.items[number];
         item.pieces -= 1;
@@ -117,7 +119,7 @@ impl Items {
         self.end_if_done(number, done);
     }
 
-    /// End an item of which nothing is left.
+    /// End an item if all of it is attached and done.
     pub(super) fn end_if_done(&mut self, number: u32, done: &mut BioList) {
         let item = &self.items[number];
         if item.pieces == 0
@@ -128,7 +130,7 @@ impl Items {
         }
     }
 
-    /// Some item waits for a stripe.
+    /// Items wait for a stripe.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -144,22 +146,22 @@ impl Items {
         self.waiting.get(position).copied()
     }
 
-    /// Have an item wait behind all others.
+    /// Put an item at the end of the line.
     pub(super) fn wait_last(&mut self, number: u32) {
         self.waiting.push_back(number);
     }
 
-    /// Have an item wait on: it was the first of the line, and is again.
+    /// Put an item back at the head of the line, where it was.
     pub(super) fn wait_first(&mut self, number: u32) {
         self.waiting.push_front(number);
     }
 
-    /// The item that has waited longest; it is in the line no longer.
+    /// Take the item that has waited longest out of the line.
     pub(super) fn next_waiting(&mut self) -> Option<u32> {
         self.waiting.pop_front()
     }
 
-    /// Items whose pieces all have stripes wait no longer.
+    /// Take the items whose pieces all have stripes out of the line.
     pub(super) fn drop_attached_from_line(&mut self) {
         let items = &self.items;
         self.waiting.retain(|number| items[*number].has_more());

@@ -1,13 +1,15 @@
-//! The ways of a write's data into the cache: as a copy, since its owner may change it meanwhile,
-//! and parity has to be that of what the members got; or, if all of a stripe is written from memory
-//! that is declared stable ([`BioFlags::STABLE`]), as that memory itself (md's `skip_copy`).
+//! The data of a write on its way into the cache. Usually the data is copied: its owner may change
+//! it meanwhile, but parity has to match the data that the members got. If all of a stripe is
+//! written from memory that is declared stable ([`BioFlags::STABLE`]), the stripe uses that memory
+//! itself (md's `skip_copy`).
 //!
 //! Invariants:
 //! * Memory of a writer is in `blocks`, or in a run, from [`Steps::take_data`] until
-//!   [`Stripe::give_back`], which comes before its item ends. The cache's own block is `set_aside`
-//!   meanwhile.
-//! * Nothing writes to such a block: all data of the stripe is there, so none is read or computed.
-//! * Lent memory is not in the cache afterwards.
+//!   [`Stripe::give_back`], which comes before the writer's item ends. The cache's own block is in
+//!   `set_aside` meanwhile.
+//! * Nothing writes to such a block: the stripe has all its data, so no data block is read or
+//!   computed.
+//! * Lent memory does not stay in the cache after the write.
 
 #![allow(unsafe_code, reason = "memory of a write stands for a block of the cache")]
 
@@ -22,7 +24,8 @@ use drystone_core::mistake;
 use drystone_core::{BioFlags, IoBuf};
 
 impl Steps<'_> {
-    /// Put the data of all writes that are under way into the cache. Their flags.
+    /// Put the data of all writes that are under way into the cache. Returns the flags of their
+    /// bios.
     pub(super) fn take_data(&mut self) -> BioFlags {
         let (stripe, items) = (&mut *self.stripe, &*self.items);
         let may_lend = stripe.is_written_whole() && !mistake!("stripe_acknowledged_early");
@@ -42,7 +45,7 @@ impl Steps<'_> {
     }
 }
 
-/// The memory of a piece, a whole block, itself.
+/// The writer's memory of a piece that covers a whole block.
 fn lent(items: &Items, piece: &Piece) -> Option<IoBuf> {
     // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are
     // only read while a stripe is written, and those that come back from members are what was sent.
@@ -50,7 +53,7 @@ fn lent(items: &Items, piece: &Piece) -> Option<IoBuf> {
 }
 
 impl Stripe {
-    /// Each of its data blocks is written by one write that covers it.
+    /// Each data block of the stripe is written by exactly one piece, which covers the whole block.
     fn is_written_whole(&self) -> bool {
         let roles = self.draining.iter().map(|piece| piece.role).collect();
         self.draining.len() == self.data.len() as usize
@@ -63,7 +66,7 @@ impl Stripe {
         self.set_aside.push((role, own.expect("the block is in the cache")));
     }
 
-    /// The writes are over: have the cache's own blocks again, which hold nothing of use.
+    /// Put the cache's own blocks back after the writes. Their content is not valid.
     pub(super) fn give_back(&mut self) {
         while let Some((role, own)) = self.set_aside.pop() {
             self.blocks[role.index()] = Some(own);

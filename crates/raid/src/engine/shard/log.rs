@@ -1,8 +1,8 @@
 //! Stripes on their way through the partial parity log.
 //!
 //! Invariants:
-//! * From [`Steps::log`] until its blocks are sent a stripe is in [`State::Logging`] and has them
-//!   `pending`. Its ticket is with the log, or is back and in `ticket`.
+//! * A stripe is in [`State::Logging`] from [`Steps::log`] until its blocks are sent; `pending`
+//!   lists those blocks. Its ticket is with the log, or has come back and is in `ticket`.
 //! * A ticket goes to the log for the second time only after the members have the stripe's blocks,
 //!   or are on record as failed.
 
@@ -14,8 +14,8 @@ use crate::engine::roles::Roles;
 use drystone_core::BioFlags;
 
 impl Steps<'_> {
-    /// The ticket of a stripe of which the blocks `written` are about to be changed. By
-    /// read-modify-write their old content is out of the parity already.
+    /// The ticket of a stripe whose blocks `written` are about to change. With read-modify-write,
+    /// the parity block has lost their old content already, so it is the partial parity.
     pub(super) fn ticket(&mut self, written: Roles, method: Method) -> Ticket {
         let stripe = &mut *self.stripe;
         let others = stripe.data - written;
@@ -40,7 +40,8 @@ impl Steps<'_> {
         self.add_remote();
     }
 
-    /// The log is written; or its member has failed, which has to be on record.
+    /// Send the pending blocks, now that the log is written. If the log's member failed instead,
+    /// the failure has to be on record first.
     pub(super) fn logged(&mut self) -> Step {
         if !self.stripe.is_on_record(self.turn) {
             self.await_manager(State::Logging);
@@ -54,7 +55,7 @@ impl Steps<'_> {
         Step::Blocked
     }
 
-    /// The members have what was logged, or are on record as failed.
+    /// Tell the log that the members have the stripe's blocks, or are on record as failed.
     pub(super) fn log_done(&mut self) {
         if let Some(mut ticket) = self.stripe.ticket.take() {
             ticket.set_done();

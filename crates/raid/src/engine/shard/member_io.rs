@@ -13,9 +13,10 @@ pub(crate) struct MemberIo {
     pub(super) stripe: StripeId,
     pub(crate) is_write: bool,
     pub(crate) is_replacement: bool,
-    /// It goes to a replacement, or went to what was one: what is sent is a copy of the block.
+    /// The I/O goes to a replacement, or went to a device that was one: its data is a copy of the
+    /// block.
     pub(super) is_copy: bool,
-    /// It failed together with others, and is tried by itself.
+    /// The block failed together with others, and is tried alone.
     pub(super) is_alone: bool,
     pub(crate) flags: BioFlags,
 }

@@ -1,4 +1,4 @@
-//! A shard of the stripe cache, as the holder of its turn uses it: as if there were one thread.
+//! A shard of the stripe cache, as the holder of its turn uses it: single-threaded.
 //!
 //! ```text
 //! item -> pieces -> stripes: ready -> handled -> I/O to members -> handled again ... -> idle
@@ -7,21 +7,22 @@
 //! An *item* is a bio, or a part of one, that lies in one region of the members and so in one
 //! shard. It is attached to its stripes piece by piece, and ends when all of them are done with it.
 //!
-//! Invariants:
-//! * Items that find no idle stripe wait in line. Whether one may go on depends on this shard
-//!   alone. Each stripe that becomes idle lets the first of them go on (`wake`), then the next ones
-//!   while stripes are idle. No item takes an idle stripe past the line.
-//! * An item that waits for a stripe that another item gets joins it (`join`), and needs none of
-//!   its own.
-//! * A stripe waits for no item: a piece is done without the others.
+//! * Items that find no idle stripe wait in line. Only the state of this shard decides whether one
+//!   may go on. Each stripe that becomes idle lets the first item of the line go on (`wake`), then
+//!   the next ones while stripes are idle. No item outside the line takes an idle stripe before
+//!   them.
+//! * If another item gets the stripe that an item waits for, the waiting item joins it (`join`) and
+//!   needs no stripe of its own.
+//! * A stripe never waits for an item: it finishes a piece without the item's other pieces.
 //!
-//! The parts hold no references to each other. `cache` knows which stripe has work, `items` the
-//! pieces and the line, `ready` the stripes whose next step is due, `runs` the I/O that is under
-//! way. Calls of `ready` and `runs` that reach stripes borrow the cache. The steps of a stripe
-//! (`handle`) borrow that stripe and the parts that they need.
+//! The parts hold no references to each other. `cache` knows which stripes have work, `items` holds
+//! the items and the line, `ready` the stripes whose next step is due, and `runs` the I/O that is
+//! under way. Calls of `ready` and `runs` that reach stripes borrow the cache. The steps of a
+//! stripe (`handle`) borrow that stripe and the parts that they need.
 //!
 //! Source: "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, linux-raid,
-//! 2015); its reversal in Linux (2016) is why no condition here is one of the whole array.
+//! 2015). Linux reverted it in 2016; because of that, no wait here depends on a condition of the
+//! whole array.
 
 mod cache;
 mod completion;
@@ -67,9 +68,9 @@ pub(crate) struct Shard {
     items: Items,
     ready: ReadyQueue,
     runs: Runs,
-    /// For parity that is compared.
+    /// Buffers for computed parity, to compare with the stripe's.
     scratch: [IoBuf; 2],
-    /// The configuration that it has worked by.
+    /// The epoch of the newest configuration that a turn here has worked by.
     epoch: u64,
     counts: ShardCounts,
 }
@@ -87,7 +88,7 @@ impl Shard {
         }
     }
 
-    /// The configuration that it has worked by.
+    /// The epoch of the newest configuration that a turn here has worked by.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -105,17 +106,17 @@ impl Shard {
         self.stripes.being_written().map(|sector| bitmap.word_of(sector))
     }
 
-    /// Stripes that do something.
+    /// The number of busy stripes.
     pub(crate) fn active(&self) -> usize {
         self.stripes.active()
     }
 
-    /// Something is being written to device `number`, or to any.
+    /// A write to device `number`, or to any device if `None`, is in flight.
     pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         self.runs.has_writes_to(number)
     }
 
-    /// Go over to the configuration of `turn`, with `stripes` stripes of the cache.
+    /// Take over the configuration of `turn`, with `stripes` stripes for the cache.
     pub(crate) fn refresh(&mut self, turn: &TurnInput<'_>, stripes: usize, out: &mut TurnEffects) {
         if self.epoch == turn.epoch {
             return;
@@ -144,7 +145,7 @@ impl Shard {
         self.items.end_if_done(number, &mut out.done);
     }
 
-    /// Attach an item to its stripes. False if there is none for it now.
+    /// Attach an item to its stripes. False if it has to wait for a stripe.
     fn attach(
         &mut self,
         turn: &TurnInput<'_>,
@@ -153,7 +154,7 @@ impl Shard {
         out: &mut TurnEffects,
     ) -> bool {
         while let Some((sector, piece)) = self.items.next_piece(&turn.conf.layout, number) {
-            // Items that get the same stripe exclude one another, as a repair and writes have to.
+            // Items of the same stripe exclude one another: a repair must not run beside a write.
             let is_apart = self.items.is_sync(number) && mistake!("repair_races_writes");
             let found = self.stripes.find(sector).filter(|_| !is_apart);
             let id = self.stripe_of(turn, sector, (found, is_its_turn), out);
@@ -175,7 +176,8 @@ impl Shard {
         }
     }
 
-    /// The stripe of a member sector, with work from now on: the one that was `found`, if any.
+    /// The stripe of a member sector, which is busy from now on. `found` is the stripe that has the
+    /// sector already, if any. `None` if the item has to wait.
     fn stripe_of(
         &mut self,
         turn: &TurnInput<'_>,
@@ -196,7 +198,7 @@ impl Shard {
         Some(id)
     }
 
-    /// Items that wait for the stripe of `sector` get a part of it.
+    /// Give the stripe its piece of every item that waits for the stripe of `sector`.
     fn join(&mut self, turn: &TurnInput<'_>, sector: u64, id: StripeId, out: &mut TurnEffects) {
         let mut position = 0;
         while let Some(number) = self.items.waiting_at(position) {
@@ -210,7 +212,7 @@ impl Shard {
         self.items.drop_attached_from_line();
     }
 
-    /// Let the first item of the line go on, and the next one while a stripe is idle.
+    /// Let the first item of the line go on, and the next ones while stripes are idle.
     fn wake(&mut self, turn: &TurnInput<'_>, out: &mut TurnEffects) {
         while self.stripes.has_idle()
             && !mistake!("stripe_wake")
@@ -247,7 +249,7 @@ impl Shard {
         }
     }
 
-    /// A stripe has no work any more.
+    /// Note that a stripe has no work any more.
     fn release(&mut self, turn: &TurnInput<'_>, id: StripeId, quota: usize, out: &mut TurnEffects) {
         self.counts.freed += 1;
         if self.stripes.release(id, quota) {

@@ -16,7 +16,7 @@ use drystone_core::{Bio, BioList, ChannelId, IoBuf, Sector, Status};
 struct Model {
     turn: TurnLock<Shard>,
     conf: Conf,
-    /// The number of stripes that it must have, which is the epoch of its configuration too.
+    /// The number of stripes that the shard must have; also the epoch of its configuration.
     stripes: AtomicUsize,
     ended: AtomicUsize,
 }
@@ -41,11 +41,11 @@ impl Model {
         model
     }
 
-    /// A context works at a shard until nobody has left anything.
+    /// Let a context work at the shard until no context has left anything there.
     fn visit(&self, visitor: &mut Visitor) {
         let Visitor { home, locks, brought, flight, out } = visitor;
         loop {
-            // With nothing in its hands it came for the configuration.
+            // The context brings nothing: it has come because of the configuration.
             let guard = match brought.is_empty() {
                 true => self.turn.enter_to_recheck(locks, *home),
                 false => self.turn.enter(locks, *home, brought, InsertAt::Tail),
@@ -81,8 +81,8 @@ impl Model {
         }
     }
 
-    /// Read blocks, and carry on what this context begins. Of that the first `cancelled` come back
-    /// undone.
+    /// Read blocks, and carry on the I/O that this context begins. The first `cancelled` bios of it
+    /// come back undone.
     fn read(&self, home: u32, blocks: &[u64], mut cancelled: usize) {
         let mut visitor = Visitor::new(home);
         let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
@@ -96,7 +96,7 @@ impl Model {
         }
     }
 
-    /// Have the shard use so many stripes, and carry on what comes of it.
+    /// Set the number of stripes, and carry on the I/O that follows.
     fn resize(&self, home: u32, stripes: usize) {
         self.stripes.store(stripes, Relaxed);
         self.read(home, &[], 0);
@@ -115,8 +115,8 @@ impl Visitor {
     }
 }
 
-/// The items of two contexts end, whichever of them has the turn when a stripe becomes free; each
-/// that does wakes one at the most.
+/// The items of two contexts all end, whichever context has the turn when a stripe becomes free.
+/// Each freed stripe wakes at most one item.
 fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -133,8 +133,8 @@ fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     });
 }
 
-/// One has more items than the shard has stripes, while another one does `meanwhile`: all end, and
-/// as many stripes as were asked for last are idle.
+/// One context has more items than the shard has stripes, while another one does `meanwhile`. All
+/// items end, and the shard has as many idle stripes as it was last told to have.
 fn all_end_meanwhile(meanwhile: fn(&Model), cancelled: usize, items: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(1);
@@ -162,13 +162,13 @@ fn loom_stripe_waiters_one_each() {
     all_end(&[0], &[1], preemptions);
 }
 
-/// One joins the other's stripe, or waits for it; the third needs one of its own.
+/// Of three items, one joins another's stripe or waits for it; the third needs a stripe of its own.
 #[test]
 fn loom_stripe_waiters_that_join() {
     all_end(&[0, 1], &[1], 2);
 }
 
-/// The cache grows and shrinks in the same queues.
+/// The cache grows and shrinks while items wait.
 #[test]
 fn loom_stripe_waiters_of_a_cache_that_is_resized() {
     let resize = |model: &Model| {
@@ -178,14 +178,14 @@ fn loom_stripe_waiters_of_a_cache_that_is_resized() {
     all_end_meanwhile(resize, 0, 2);
 }
 
-/// It grows, and a waiter goes on by that alone.
+/// The cache grows, and that alone lets a waiter go on.
 #[test]
 fn loom_stripe_waiters_of_a_cache_that_grows() {
     all_end_meanwhile(|model| model.resize(1, 2), 0, 2);
 }
 
-/// I/O that a dropped context had begun comes back undone, and is begun again; an item that waits
-/// for its stripe waits on.
+/// I/O that a dropped context had begun comes back undone, and is begun again. An item that waits
+/// for its stripe goes on waiting.
 #[test]
 fn loom_stripe_waiters_behind_what_is_cancelled() {
     all_end_meanwhile(|model| model.read(1, &[2], 1), 1, 3);

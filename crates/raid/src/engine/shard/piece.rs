@@ -1,4 +1,4 @@
-//! A piece of an item: the unit in which items and stripes have to do with each other.
+//! A piece of an item: the part of the item that one stripe handles.
 
 use crate::ids::Role;
 use crate::layout::BLOCK_BYTES;
@@ -8,20 +8,20 @@ use crate::layout::BLOCK_BYTES;
 pub(super) struct Piece {
     pub(super) item: u32,
     pub(super) role: Role,
-    /// Where it begins in the item's data.
+    /// Offset in the item's data, in bytes.
     pub(super) at: u64,
-    /// Where it begins in the block, in bytes.
+    /// Offset in the block, in bytes.
     pub(super) start: u32,
     pub(super) bytes: u32,
 }
 
 impl Piece {
-    /// It covers the block.
+    /// The piece covers the whole block.
     pub(super) fn is_whole(&self) -> bool {
         self.bytes as usize == BLOCK_BYTES
     }
 
-    /// Its bytes of the block.
+    /// The bytes of the block that the piece covers.
     pub(super) fn range(&self) -> std::ops::Range<usize> {
         self.start as usize..(self.start + self.bytes) as usize
     }

@@ -1,8 +1,8 @@
-//! The stripes whose next step is due: now, or as soon as there is another configuration
-//! (Linux `handle_list`).
+//! The stripes whose next step is due: now, or as soon as a new configuration is published (Linux
+//! `handle_list`).
 //!
 //! Invariants:
-//! * A stripe is queued once at the most; its `is_queued` says that it is.
+//! * A stripe is queued at most once; `is_queued` says whether it is.
 //! * A stripe that awaits the manager is not queued before the next configuration.
 
 use super::cache::StripeCache;
@@ -19,27 +19,27 @@ pub(super) struct ReadyQueue {
 }
 
 impl ReadyQueue {
-    /// Queue a stripe, unless it is.
+    /// Queue a stripe, unless it is queued already.
     pub(super) fn push(&mut self, id: StripeId, stripe: &mut Stripe) {
         if !std::mem::replace(&mut stripe.is_queued, true) {
             self.ready.push_back(id);
         }
     }
 
-    /// The stripe that was queued first; it is queued no longer.
+    /// Take the stripe that was queued first.
     pub(super) fn pop(&mut self, stripes: &mut StripeCache) -> Option<StripeId> {
         let id = self.ready.pop_front()?;
         stripes[id].is_queued = false;
         Some(id)
     }
 
-    /// Put a stripe into `state`, and have its next step taken by the next configuration.
+    /// Put a stripe into `state`, and have it queued when the next configuration is published.
     pub(super) fn await_manager(&mut self, id: StripeId, stripe: &mut Stripe, state: State) {
         stripe.state = state;
         self.awaiting.push(id);
     }
 
-    /// There is another configuration: queue the stripes that await it.
+    /// Queue the stripes that await a configuration, because a new one is published.
     pub(super) fn push_awaiting(&mut self, stripes: &mut StripeCache) {
         for id in std::mem::take(&mut self.awaiting) {
             self.push(id, &mut stripes[id]);

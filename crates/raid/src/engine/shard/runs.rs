@@ -1,7 +1,7 @@
-//! Blocks that go to the same member side by side, as one bio (a *run*).
+//! Runs: adjacent blocks of one member that travel as one bio.
 //!
 //! Invariants:
-//! * A run is known by number from when its bio is made until that has come back; the bio has the
+//! * A run has a number from the time its bio is made until the bio has come back. The bio owns the
 //!   blocks meanwhile, in the order of the run's stripes.
 //! * All blocks of a run have the same member, direction and flags.
 //! * A bio that is kept has no buffers, and a list that is kept is empty.
@@ -13,13 +13,13 @@ use crate::engine::turn::TurnInput;
 use crate::ids::{MemberNumber, Role, StripeId};
 use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Slab};
 
-/// Most blocks of a run: as many as a request has segments by default.
+/// The most blocks of a run: as many as a request has segments by default.
 const RUN_BLOCKS_MAX: usize = 128;
 
-/// Most idle boxes that are kept.
+/// The most idle boxes that a shard keeps.
 const BIOS_KEPT: usize = 256;
 
-/// Blocks on their way, in one bio.
+/// The blocks that travel in one bio.
 pub(super) struct Run {
     pub(super) first: MemberIo,
     /// md's number of the device.
@@ -27,8 +27,8 @@ pub(super) struct Run {
     pub(super) stripes: Vec<StripeId>,
 }
 
-/// See the module's text. Memory that bios are made of is kept from turn to turn: by the shard,
-/// because all of its runs come back to it, whichever context brings them.
+/// See the module's text. The shard keeps memory for bios from turn to turn, because all of its
+/// runs come back to it, whichever context brings them.
 #[derive(Default)]
 pub(super) struct Runs {
     runs: Slab<Run>,
@@ -39,15 +39,15 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// Something is being written to device `number`, or to any.
+    /// A write to device `number`, or to any device if `None`, is in flight.
     pub(super) fn has_writes_to(&self, number: Option<MemberNumber>) -> bool {
         let is_to = |run: &Run| run.first.is_write && number.is_none_or(|n| n == run.number);
         self.runs.iter().any(|(_, run)| is_to(run))
     }
 
-    /// Make bios of all of `ios`, which is emptied, and hand each to `send` with the role that it
-    /// is for, and whether it is for that role's replacement. Their `user_data` is the number of
-    /// their run.
+    /// Make bios of all of `ios`, which is emptied. Hand each bio to `send` with its role, and
+    /// whether it is for the replacement of that role. The `user_data` of each bio is the number of
+    /// its run.
     pub(super) fn make(
         &mut self,
         turn: &TurnInput<'_>,
@@ -55,7 +55,7 @@ impl Runs {
         ios: &mut Vec<MemberIo>,
         mut send: impl FnMut(Role, bool, Box<Bio>),
     ) {
-        // Copies for replacements before what they are copies of.
+        // Copies for replacements are made first, before the bios take the blocks themselves.
         let order = |io: &MemberIo| (!io.is_copy, io.kind(), io.sector);
         ios.sort_unstable_by_key(order);
         let mut left = &ios[..];
@@ -93,14 +93,14 @@ impl Runs {
         bio.op = if first.is_write { Op::Write } else { Op::Read };
         bio.sector = Sector(member.data_offset + first.sector);
         bio.flags = first.flags;
-        // The member's queue does not put them together again.
+        // The member's queue must not merge these blocks again.
         bio.flags.set(BioFlags::NOMERGE, first.is_alone);
         let run = Run { first, number: member.number, stripes: list };
         bio.user_data = self.runs.insert(run).into();
         bio
     }
 
-    /// The run of a bio that has come back, which is under way no longer.
+    /// Forget the run of a bio that has come back, and return it.
     pub(super) fn end(&mut self, bio: &Bio) -> Option<Run> {
         let run = self.runs.remove(bio.user_data as u32);
         debug_assert!(run.is_some(), "a run ends once");

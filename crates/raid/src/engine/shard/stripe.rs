@@ -1,11 +1,13 @@
-//! One stripe of the cache: a block of each member at the same place, and the work on them.
+//! One stripe of the cache: the block of each member at the same member sector, and the work on
+//! them.
 //!
 //! Invariants:
 //! * A stripe does one thing at a time. Work that comes meanwhile waits in `reads`, `writes` or
 //!   `sync`.
 //! * A block that is not in `blocks` is in a bio on its way to or from a member; `io` counts those.
-//! * `uptodate` are the blocks that hold what their member holds, or would hold if it were there.
-//! * An item with pieces here ends only after they were taken out.
+//! * `uptodate` are the blocks with the content that their member has, or would have if it were
+//!   there.
+//! * An item with pieces in the stripe ends only after these were taken out.
 
 use super::compute::{Arithmetic, Blocks};
 use super::member_io::MemberIo;
@@ -18,7 +20,7 @@ use crate::ids::{MemberNumber, Role};
 use crate::layout::{BLOCK_BYTES, Row};
 use drystone_core::{Arena, BioFlags, IoBuf, Status};
 
-/// A member that did not take what was written.
+/// A write that a member failed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FailedWrite {
     pub(super) role: Role,
@@ -26,7 +28,7 @@ pub(super) struct FailedWrite {
     pub(super) number: MemberNumber,
 }
 
-/// A block that a member had no room for.
+/// A write for which a member had no room.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoRoom {
     pub(super) role: Role,
@@ -38,34 +40,35 @@ pub(super) struct NoRoom {
 /// The state of a stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum State {
-    /// Nothing, or it is in the queue of stripes whose next step is due.
+    /// The stripe does nothing, or is in the queue of stripes whose next step is due.
     #[default]
     Idle,
     Reading,
-    /// The writes in `draining`.
+    /// The members are writing blocks: those of the writes in `draining`, of a synchronisation, or
+    /// of a rewrite.
     Writing,
-    /// A write failed, which has to be on record before the write counts.
+    /// A write failed; the failure has to be on record before the write may succeed.
     Recording,
-    /// A member had no room for a block, which is sent again before long.
+    /// A member had no room for a block; the block will be sent again.
     AwaitingRoom,
-    /// The members have to know, by their bitmap, that it must be written.
+    /// The members' bitmaps must have the bit of the stripe.
     AwaitingBitmap,
-    /// Lost blocks have to be on the lists of bad blocks.
+    /// The bad block logs must list the lost blocks.
     AwaitingList,
-    /// The partial parity of what is in `draining` has to be in its log.
+    /// The log must have the partial parity of the writes in `draining`.
     Logging,
 }
 
 /// See the module's text.
 pub(super) struct Stripe {
-    /// Member sector of the beginning.
+    /// Member sector at which the stripe begins.
     pub(super) sector: u64,
     pub(super) row: Row,
     pub(super) data: Roles,
     pub(super) blocks: Blocks,
     /// Copies for replacements that came back unwritten, by role: to be sent again.
     pub(super) copies: Vec<(Role, IoBuf)>,
-    /// Blocks of the cache in whose place memory of the writers is, by role.
+    /// The cache's own blocks while the stripe uses memory of writers instead, by role.
     pub(super) set_aside: Vec<(Role, IoBuf)>,
     pub(super) uptodate: Roles,
     pub(super) state: State,
@@ -77,7 +80,7 @@ pub(super) struct Stripe {
     pub(super) draining: Vec<Piece>,
     /// The blocks that must be written once they are logged.
     pub(super) pending: Option<(Roles, BioFlags)>,
-    /// Its place in the partial parity log, once that is written.
+    /// Its ticket, once the partial parity log is written.
     pub(super) ticket: Option<Ticket>,
     /// The item for which it is synchronised.
     pub(super) sync: Option<u32>,
@@ -85,25 +88,25 @@ pub(super) struct Stripe {
     pub(super) sync_began: bool,
     /// Blocks whose member could not read them.
     pub(super) unreadable: Roles,
-    /// Members that did not take what was written.
+    /// Writes that members failed.
     pub(super) failed: Vec<FailedWrite>,
     /// Blocks that must be sent again once there is room.
     pub(super) no_room: Vec<NoRoom>,
     /// It is in the queue of stripes whose next step is due.
     pub(super) is_queued: bool,
-    /// The port of the channel that has begun what is under way.
+    /// The port of the channel that began the I/O that is under way.
     pub(super) driver: u32,
 }
 
-/// Blocks for `disks` members. They are one mapping, so that a cache that becomes smaller gives its
-/// memory back to the system, and next to each other: an allocator has a page of its own before
-/// each aligned page. Where there is no mapping they are allocated.
+/// Blocks for `disks` members. All are cut from one mapping, so that a cache that becomes smaller
+/// gives its memory back to the system, and so that the blocks lie next to each other: an allocator
+/// uses an extra page before each aligned page. Without a mapping each block is allocated.
 fn new_blocks(disks: usize) -> Blocks {
     let arena = Arena::new(disks * BLOCK_BYTES);
     let block = |_| {
         let cut = arena.as_ref().and_then(|arena| arena.cut(BLOCK_BYTES));
         let mut block = cut.unwrap_or_else(|| IoBuf::zeroed(BLOCK_BYTES));
-        // I/O is not to wait for pages later.
+        // Touch the memory now, so that no I/O waits for page faults later.
         block.fill(0);
         Some(block)
     };
@@ -111,7 +114,7 @@ fn new_blocks(disks: usize) -> Blocks {
 }
 
 impl Stripe {
-    /// A stripe for arrays of `disks` members, of no place in particular.
+    /// A stripe for arrays with the layout of `turn`, which has no sector yet.
     pub(super) fn new(turn: &TurnInput<'_>) -> Self {
         let layout = &turn.conf.layout;
         let row = layout.row(0);
@@ -140,7 +143,7 @@ impl Stripe {
         }
     }
 
-    /// Be the stripe of member sector `sector`, of which nothing is known.
+    /// Become the stripe of member sector `sector`, with no block up to date.
     pub(super) fn become_stripe_of(&mut self, sector: u64, turn: &TurnInput<'_>) {
         debug_assert!(!self.has_work() && self.state == State::Idle && self.io == 0);
         self.sector = sector;
@@ -167,12 +170,12 @@ impl Stripe {
         pieces > 0 || self.sync.is_some()
     }
 
-    /// Blocks are on their way to members, or not known to have arrived.
+    /// Blocks are on their way to members, or may not have arrived.
     pub(super) fn is_being_written(&self) -> bool {
         matches!(self.state, State::Writing | State::Recording | State::AwaitingRoom)
     }
 
-    /// The items that have something here.
+    /// The items that have pieces or a synchronisation here.
     pub(super) fn items(&self) -> impl Iterator<Item = u32> {
         let pieces = self.reads.iter().chain(&self.writes).chain(&self.draining);
         pieces.map(|piece| piece.item).chain(self.sync)
@@ -193,8 +196,8 @@ impl Stripe {
         Arithmetic { parity: turn.parity, row: self.row, data: self.data, blocks: &mut self.blocks }
     }
 
-    /// Roles of pending writes that may go together: all; of a stripe that is logged the first that
-    /// lie side by side in the array.
+    /// The roles of the pending writes that may be written together. These are all; but if the
+    /// stripe is logged, only the first group of blocks that are adjacent in the array.
     pub(super) fn writes_together(&self, is_logged: bool) -> Roles {
         let all: Roles = self.writes.iter().map(|piece| piece.role).collect();
         let slots = 0..self.data.len();
@@ -205,7 +208,7 @@ impl Stripe {
         }
     }
 
-    /// The data slots of `roles`, which lie side by side.
+    /// The data slots of `roles`, which are adjacent.
     pub(super) fn slots_of(&self, roles: Roles) -> std::ops::Range<u32> {
         let first = roles.iter().filter_map(|role| self.row.slot(role)).min().unwrap_or(0);
         first..first + roles.len()
@@ -224,7 +227,7 @@ impl Stripe {
         covered
     }
 
-    /// The block of `role`, which the cache has.
+    /// The block of `role`, which must be in the cache.
     pub(super) fn block(&self, role: Role) -> &[u8] {
         self.blocks[role.index()].as_deref().expect("the block is in the cache")
     }
@@ -234,7 +237,7 @@ impl Stripe {
         self.blocks[role.index()].as_deref_mut().expect("the block is in the cache")
     }
 
-    /// Blocks of members that are there but could not read them: they must be rewritten.
+    /// Blocks that a present member could not read but that are up to date: they must be rewritten.
     pub(super) fn to_rewrite(&self, turn: &TurnInput<'_>) -> Roles {
         match turn.conf.limits.read_only {
             true => Roles::EMPTY,
@@ -242,20 +245,21 @@ impl Stripe {
         }
     }
 
-    /// Every member that failed is out of the configuration by now, or its block is known as bad.
+    /// Each failed member is out of the configuration by now, or has the block on its bad block
+    /// list.
     pub(super) fn is_on_record(&self, turn: &TurnInput<'_>) -> bool {
         self.failed.iter().all(|failed| {
             let as_replacement = turn.conf.is_replacement_at(failed.role, failed.number);
             let member = as_replacement
                 .and_then(|is_replacement| turn.conf.member(failed.role, is_replacement));
-            // On a list of before it may come off again: a write that succeeded may be under way to
-            // the manager.
+            // A list entry from before the failure does not count, because it may come off the list
+            // again: the manager may just be told of a write that succeeded.
             member.is_none_or(|m| m.write_error && m.is_bad_at(self.sector))
         })
     }
 
-    /// A copy for a role's replacement. The block itself may be on its way to the member if the
-    /// copy has been sent before.
+    /// A copy of a block for the role's replacement. A copy that has come back unwritten is used
+    /// first, because the block itself may be on its way to the member.
     pub(super) fn copy_of(&mut self, role: Role) -> IoBuf {
         match self.copies.iter().position(|(of, _)| *of == role) {
             Some(at) => self.copies.swap_remove(at).1,
@@ -263,14 +267,15 @@ impl Stripe {
         }
     }
 
-    /// Its partial parity is in the log, unless that of member `failed` did not take it.
+    /// Note that the log has the partial parity, or that device `failed` did not take it.
     pub(super) fn logged(&mut self, ticket: Ticket, failed: Option<MemberNumber>) {
         debug_assert!(self.state == State::Logging && self.ticket.is_none());
         self.failed.extend(failed.map(|number| FailedWrite { role: self.row.p, number }));
         self.ticket = Some(ticket);
     }
 
-    /// A block has come back from its member. True if nothing of the stripe is under way any more.
+    /// Note that a block has come back from its member. True if no I/O of the stripe is under way
+    /// any more.
     pub(super) fn io_ended(
         &mut self,
         io: &MemberIo,
@@ -352,7 +357,8 @@ mod tests {
                 (MemberIo { role: Role(1), ..read }, Status::IoError),
                 (write(2), Status::IoError),
                 (write(3), Status::NoSpace),
-                // A copy for a replacement has no room: it fails, because it is not kept.
+                // A copy for a replacement that has no room counts as failed, because a copy is not
+                // sent again.
                 (MemberIo { is_copy: true, ..write(0) }, Status::NoSpace),
             ];
             stripe.io = ended.len() as u32;

@@ -1,8 +1,8 @@
-//! Synchronisation of a stripe: parity that is corrected or checked, blocks of new members that
-//! are computed (Linux `handle_parity_checks5`, `handle_parity_checks6`).
+//! Synchronisation of a stripe: check or correct its parity, or compute the blocks of new members
+//! (Linux `handle_parity_checks5`, `handle_parity_checks6`).
 //!
-//! A stripe is synchronised under the same exclusion as it is written, so neither sees the other
-//! half done.
+//! A stripe does one thing at a time, so neither a write nor a synchronisation sees the other half
+//! done.
 
 use super::handle::{Recorded, Step, Steps};
 use crate::engine::conf::SyncAction;
@@ -16,7 +16,7 @@ impl Steps<'_> {
     pub(super) fn synchronise(&mut self) -> Step {
         let stripe = &mut *self.stripe;
         if !std::mem::replace(&mut stripe.sync_began, true) {
-            // The contents of the members count, not those of the cache.
+            // The contents of the members must be compared, not those of the cache.
             stripe.uptodate = Roles::EMPTY;
         }
         match self.turn.conf.action {
@@ -35,7 +35,7 @@ impl Steps<'_> {
         Step::Continue
     }
 
-    /// Writes for a synchronisation have ended.
+    /// Note that the writes of a synchronisation have ended.
     pub(super) fn sync_written(&mut self, status: Status) {
         if self.stripe.sync_began {
             self.end_sync(status);
@@ -53,7 +53,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Give members and replacements that are behind their blocks, and no others theirs again.
+    /// Write the blocks of members and replacements that are being rebuilt, and of no others.
     fn rebuild(&mut self, roles: Roles) -> Step {
         let sector = self.stripe.sector;
         let members =
@@ -63,8 +63,8 @@ impl Steps<'_> {
         Step::Blocked
     }
 
-    /// Not all can be computed. Members whose blocks can be had get them nevertheless; the others
-    /// have theirs listed as bad.
+    /// Some blocks cannot be computed. Write the others to their members all the same, and have the
+    /// lost ones listed as bad.
     fn recover_one_by_one(&mut self, targets: Roles) -> Step {
         let mut there = Roles::EMPTY;
         for role in targets.iter() {
@@ -91,12 +91,12 @@ impl Steps<'_> {
             return self.repair(bad);
         }
         let all_parity = parity_of(&stripe.row) & self.turn.conf.readable(sector);
-        // A block that its member could not read is computed and written again: it may not have
-        // fitted.
+        // A block that its member could not read is computed and rewritten. It is not compared,
+        // because the old block may not have matched.
         let parity = all_parity - stripe.unreadable;
         let lost = data - self.turn.conf.readable(sector);
         if all_parity.len() <= lost.len() {
-            // All parity is needed for the lost blocks: none is left to compare.
+            // All parity is needed to compute the lost blocks: none is left to compare.
             return self.end_sync(Status::Ok);
         }
         match self.fetch(data | all_parity) {
@@ -141,7 +141,7 @@ impl Steps<'_> {
         }
         self.out.mismatches += STRIPE_SECTORS;
         if action == SyncAction::Check {
-            // The cache is not to hold what does not fit.
+            // The cache must not keep parity that does not fit.
             stripe.uptodate -= wrong;
             return self.end_sync(Status::Ok);
         }
@@ -153,7 +153,8 @@ impl Steps<'_> {
         Step::Blocked
     }
 
-    /// All fits; but a block may have been computed because its member could not read it.
+    /// Parity fits. Rewrite a block that was computed because its member could not read it, or else
+    /// end.
     fn end_sync_or_rewrite(&mut self) -> Step {
         if self.stripe.to_rewrite(self.turn).is_empty() {
             return self.end_sync(Status::Ok);

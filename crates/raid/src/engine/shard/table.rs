@@ -1,8 +1,8 @@
-//! Which stripes are in the cache, and in which order those without work were used.
+//! The index of the stripes by sector, and the order in which stripes without work were last used.
 //!
 //! Invariants:
 //! * A stripe with a sector is in the chain of that sector's bucket; no sector is there twice.
-//! * A stripe without work is in the order of use, least recently used first; with work it is not.
+//! * A stripe without work is in the order of use, least recently used first; one with work is not.
 
 use crate::ids::StripeId;
 
@@ -21,7 +21,7 @@ struct Links {
 const UNLINKED: Links =
     Links { sector: None, next_in_bucket: NONE, before: NONE, after: NONE, is_idle: false };
 
-/// See the module's text. Stripes are known by number.
+/// See the module's text. Stripes are identified by number.
 pub(super) struct StripeTable {
     links: Vec<Links>,
     buckets: Vec<StripeId>,
@@ -35,7 +35,7 @@ impl StripeTable {
         StripeTable { links: Vec::new(), buckets: vec![NONE], first: NONE, last: NONE, idle: 0 }
     }
 
-    /// There are so many numbers from now on.
+    /// Set the number of stripes.
     pub(super) fn resize(&mut self, stripes: usize) {
         self.links.resize(stripes, UNLINKED);
         let buckets = stripes.next_power_of_two().max(1);
@@ -77,7 +77,7 @@ impl StripeTable {
         None
     }
 
-    /// Give a stripe a sector in the place of the one it has, or none.
+    /// Change the sector of a stripe; `None` takes its sector away.
     pub(super) fn set_sector(&mut self, id: StripeId, sector: Option<u64>) {
         if let Some(former) = self.links[id.index()].sector {
             self.unchain(id, former);
@@ -102,7 +102,7 @@ impl StripeTable {
         self.links[at.index()].next_in_bucket = next;
     }
 
-    /// Stripes without work.
+    /// The number of stripes without work.
     pub(super) fn idle(&self) -> usize {
         self.idle
     }
@@ -111,7 +111,8 @@ impl StripeTable {
         self.links[id.index()].is_idle
     }
 
-    /// The stripe has no work any more; `first` if what it holds is worth nothing.
+    /// Note that a stripe has no work any more. `first`: its content is of no use, so it is used
+    /// first.
     pub(super) fn set_idle(&mut self, id: StripeId, first: bool) {
         debug_assert!(!self.is_idle(id));
         let (before, after) = if first { (NONE, self.first) } else { (self.last, NONE) };
@@ -122,7 +123,7 @@ impl StripeTable {
         self.idle += 1;
     }
 
-    /// The stripe gets work.
+    /// Note that a stripe gets work.
     pub(super) fn set_busy(&mut self, id: StripeId) {
         debug_assert!(self.is_idle(id));
         let Links { before, after, .. } = self.links[id.index()];

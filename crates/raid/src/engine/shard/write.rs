@@ -1,9 +1,10 @@
-//! The steps of a write (Linux `handle_stripe_dirtying`, `ops_run_biodrain`): marked in the bitmap,
-//! what it needs fetched, parity computed and logged, sent to the members, failures put on record.
+//! The steps of a write (Linux `handle_stripe_dirtying`, `ops_run_biodrain`): mark the bitmap,
+//! fetch the blocks that the write needs, compute and log parity, send blocks to the members, and
+//! record failures.
 //!
 //! Invariants:
-//! * Writes end only after each member has taken its block, or is on record as failed, or has the
-//!   block on its list of bad blocks.
+//! * A write ends only after each member has taken its block, or is on record as failed, or has the
+//!   block on its bad block list.
 //! * New data goes to members only after their bitmap has the stripe's bit and, if parity is
 //!   logged, the log has the partial parity.
 
@@ -25,7 +26,8 @@ impl Steps<'_> {
         let stripe = &mut *self.stripe;
         let covered = stripe.covered(stripe.writes_together(self.turn.conf.ppl.is_some()));
         let plan = stripe.view(self.turn).write(&covered, self.turn.conf.rmw_level);
-        // Marked before anything is read, so that the stripe waits for both at once.
+        // The bit is asked for before anything is read, so that the stripe waits for both at the
+        // same time.
         let intent = self.mark_intent();
         match self.fetch(plan.needs) {
             Ok(false) => Step::Blocked,
@@ -57,7 +59,7 @@ impl Steps<'_> {
         if mistake!("intent_too_late") { Intent::Known } else { intent }
     }
 
-    /// The pending writes cannot be done: they end with an error.
+    /// End the pending writes with an error, because they cannot be done.
     fn refuse_writes(&mut self) -> Step {
         for piece in std::mem::take(&mut self.stripe.writes) {
             self.piece_done(piece.item, Status::IoError);
@@ -65,8 +67,8 @@ impl Steps<'_> {
         Step::Continue
     }
 
-    /// All that the writes need is in the cache: put the new data there, with its parity, and send
-    /// it to the members.
+    /// Put the new data and its parity into the cache, and send both to the members. All blocks
+    /// that the writes need are in the cache.
     fn apply_writes(&mut self, covered: &Covered, plan: &WritePlan) {
         let stripe = &mut *self.stripe;
         let written = covered.whole | covered.part;
@@ -82,7 +84,7 @@ impl Steps<'_> {
         stripe.writes.extend(stripe.draining.extract_if(.., |piece| !written.has(piece.role)));
         let flags = self.take_data();
         let stripe = &mut *self.stripe;
-        // Parity that no member keeps does not follow.
+        // A parity block that no member can take is not updated, so its cached content is stale.
         stripe.uptodate = (stripe.uptodate - (parity - writable)) | written;
         match plan.method {
             Method::Rmw => stripe.arithmetic(self.turn).toggle(written, parity & writable),
@@ -113,7 +115,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Write blocks of the cache to the members that are there for them.
+    /// Write blocks of the cache to their members and replacements, as far as those are there.
     pub(super) fn send(&mut self, roles: Roles, flags: BioFlags) {
         let sector = self.stripe.sector;
         let to_members = roles & self.turn.conf.writable(sector);
@@ -122,23 +124,23 @@ impl Steps<'_> {
         self.send_to((to_members, replacements), flags);
     }
 
-    /// Write blocks of the cache to these members and replacements, and rewrite those that a member
-    /// could not read.
+    /// Write blocks of the cache to these members and replacements. Also rewrite the blocks that a
+    /// member could not read.
     pub(super) fn send_to(&mut self, (to_members, replaced): (Roles, Roles), flags: BioFlags) {
         let stripe = &mut *self.stripe;
         stripe.state = State::Writing;
         let to_members = to_members | stripe.to_rewrite(self.turn);
         let io = MemberIo { flags, is_write: true, ..MemberIo::read(self.id) };
-        // The copies first: the blocks themselves go to the members.
+        // Copies are made first, because the bios to members take the blocks themselves.
         self.start(replaced, MemberIo { is_replacement: true, is_copy: true, ..io });
         self.start(to_members, io);
         if self.stripe.io == 0 {
-            // No member is there for any of it: it lives in the parity alone, or nowhere.
+            // No member takes any of these blocks: parity alone keeps the data, or it is lost.
             self.ready.push(self.id, self.stripe);
         }
     }
 
-    /// The blocks that were sent to members have been written, or not.
+    /// Go on after all blocks that were sent to members have come back, written or failed.
     pub(super) fn written(&mut self) -> Step {
         let stripe = &mut *self.stripe;
         if !stripe.no_room.is_empty() {
@@ -160,8 +162,8 @@ impl Steps<'_> {
         stripe.failed.clear();
         self.log_done();
         let stripe = &mut *self.stripe;
-        // A listed bad block counts as unreadable until it is off the list on the disk, which may
-        // fail.
+        // A block that is listed as bad counts as unreadable until the list on the disk is without
+        // it; writing that list may fail.
         let lost =
             Roles::below(self.turn.conf.layout.disks()) - self.turn.conf.readable(stripe.sector);
         let is_kept = lost.len() <= self.turn.conf.layout.level().parity_disks();
@@ -171,7 +173,7 @@ impl Steps<'_> {
         Step::Continue
     }
 
-    /// All writes that were under way end.
+    /// End all writes that were under way.
     fn end_writes(&mut self, status: Status) {
         let stripe = &mut *self.stripe;
         stripe.give_back();
@@ -180,9 +182,9 @@ impl Steps<'_> {
         self.stripe.draining = draining;
     }
 
-    /// Have blocks sent again that some member had no room for (a sparse file on a full file
-    /// system). To call them bad, or the member failed, would cost the array its redundancy for a
-    /// state that ends as soon as there is room.
+    /// Have blocks sent again for which a member had no room (a sparse file on a full file system).
+    /// If they were recorded as bad, or the member as failed, the array would lose its redundancy
+    /// for a state that ends as soon as there is room.
     fn await_room(&mut self) {
         let stripe = &*self.stripe;
         let (sector, fault) = (stripe.sector, Fault::NoRoom);
@@ -195,8 +197,8 @@ impl Steps<'_> {
         let stripe = &mut *self.stripe;
         let is_awaited = !stripe.draining.is_empty() || stripe.sync.is_some();
         if self.turn.conf.is_suspended && !is_awaited {
-            // A rewrite that no bio waits for: an array that is being stopped does not wait for it
-            // either.
+            // This is a rewrite that no bio waits for. An array that is being stopped does not wait
+            // for it either.
             self.await_manager(State::AwaitingRoom);
             return Step::Blocked;
         }
@@ -208,7 +210,7 @@ impl Steps<'_> {
             }
         }
         match self.stripe.io {
-            // The members are gone.
+            // The members have left the configuration.
             0 => Step::Continue,
             _ => Step::Blocked,
         }
@@ -227,7 +229,7 @@ impl Steps<'_> {
         self.out.reports.extend(report);
     }
 
-    /// Have the failed writes put on record, and wait for that.
+    /// Have the failed writes recorded, and wait until they are.
     fn record(&mut self) {
         let stripe = &mut *self.stripe;
         let (sector, fault) = (stripe.sector, Fault::Write);
@@ -236,7 +238,7 @@ impl Steps<'_> {
         self.await_manager(State::Recording);
     }
 
-    /// Blocks that a member could not read, and that were computed, are rewritten.
+    /// Rewrite the blocks that a member could not read and that were computed.
     pub(super) fn rewrite(&mut self) -> Step {
         if self.stripe.to_rewrite(self.turn).is_empty() {
             return Step::Idle;
@@ -246,7 +248,7 @@ impl Steps<'_> {
     }
 }
 
-/// The blocks that a write changes.
+/// The roles of the blocks that a write changes.
 fn place_roles(plan: &WritePlan, written: Roles, parity: Roles) -> Roles {
     if plan.method == Method::NoParity { written } else { written | parity }
 }
