@@ -1,4 +1,5 @@
-//! Entry points of the fuzz targets: bytes that anybody may have written to a disk.
+//! Entry points of the fuzz targets. Their inputs stand for bytes that anybody may have written to
+//! a disk.
 
 use std::convert::Infallible;
 use std::ops::Range;
@@ -11,11 +12,11 @@ use crate::metadata::places::Places;
 use crate::metadata::ppl::{self, PplHeader};
 use crate::metadata::superblock::{DevRole, Minor, Superblock, checksum};
 
-/// Most devices of an array that is tried.
+/// The most devices of an array that is assembled.
 const DEVICES_MAX: usize = 8;
 
-/// Superblocks of 512 bytes, one behind the other, of devices that are then assembled. The first
-/// byte tells whether their checksums are made right, and how large the devices are.
+/// Assemble devices from superblocks of 512 bytes each, one behind the other. The first byte says
+/// whether their checksums are corrected, and how large the devices are.
 pub fn fuzz_superblock(input: &[u8]) {
     let Some((flags, rest)) = input.split_first() else { return };
     let sectors = [16384, 24, 1 << 31, u64::MAX][usize::from(flags >> 1 & 3)];
@@ -62,12 +63,12 @@ fn round_trip(found: &Superblock) {
     assert_eq!(plain(&again), plain(found));
 }
 
-/// Most devices whose places are tried together.
+/// The most devices whose areas are checked together.
 const PLACES_DEVICES_MAX: usize = 4;
 
-/// Devices with what they keep beside their data. The first byte tells whether checksums are made
-/// right, and how large the devices are; the others are as many sectors of each device, from that
-/// of its superblock on, as there are for four. Behind these, devices hold zeroes.
+/// Devices with their areas beside the data. The first byte says whether checksums are corrected,
+/// and how large the devices are. The rest is divided into four parts: the sectors of each device
+/// from its superblock on. Behind these, devices hold zeroes.
 pub fn fuzz_places(input: &[u8]) {
     let Some((flags, rest)) = input.split_first() else { return };
     let sectors = [8192, 24, 2048, 1 << 31][usize::from(flags >> 1 & 3)];
@@ -83,7 +84,7 @@ pub fn fuzz_places(input: &[u8]) {
         let Ok((_, own)) = &candidates[device].found else {
             panic!("a member without a superblock")
         };
-        // A spare may not have been told yet of its role, nor of the size.
+        // The superblock of a spare may lack its role and the size.
         let is_untold = own.events < array.fresh.events || own.role() == DevRole::Spare;
         assert!(own.size == used || is_untold, "a member of another size");
         assert!(own.data_size >= used, "a member that is too small");
@@ -117,7 +118,7 @@ fn placed(index: usize, mut bytes: Vec<u8>, is_summed: bool, sectors: u64) -> Ca
     candidate
 }
 
-/// Areas of a member do not overlap, and lie on the device.
+/// Check that the areas of a member do not overlap, and lie on the device.
 fn check_places(own: &Superblock, sectors: u64, bitmap: Option<&BitmapHeader>) {
     let Ok(places) = Places::of(own, sectors, bitmap) else { return };
     let data = own.data_offset..own.data_offset.saturating_add(own.size);
@@ -127,7 +128,7 @@ fn check_places(own: &Superblock, sectors: u64, bitmap: Option<&BitmapHeader>) {
         [bitmap, places.ppl(), places.bad_blocks()].into_iter().flatten().collect();
     assert!(areas.iter().all(|area| area.start < area.end && area.end <= sectors), "{places:?}");
     areas.push(superblock);
-    // A superblock's own data may be anywhere, and then it is no member.
+    // A superblock may place its own data anywhere; it is not accepted as a member then.
     let is_apart =
         |one: &Range<u64>, other: &Range<u64>| one.end <= other.start || other.end <= one.start;
     assert!(areas.iter().take(areas.len() - 1).all(|area| is_apart(area, &data)), "{places:?}");
@@ -149,13 +150,13 @@ pub fn fuzz_bitmap(input: &[u8]) {
     }
 }
 
-/// A log area. The first byte chooses the layout, and whether the checksum of the first header is
-/// made right.
+/// A log area. The first byte chooses the layout, and says whether the checksum of the first header
+/// is corrected.
 pub fn fuzz_ppl(input: &[u8]) {
     let Some((flags, area)) = input.split_first() else { return };
     let mut area = area.to_vec();
     area.resize(area.len().next_multiple_of(512), 0);
-    // The signature is whatever the first header has.
+    // The signature is taken from the first header.
     let signature = area
         .get(512..516)
         .map_or(0, |word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));

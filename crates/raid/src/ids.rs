@@ -1,4 +1,4 @@
-//! Numbers that must not be mistaken for one another.
+//! Numbers that have types of their own, so that they cannot be confused.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub struct MemberNumber(pub u32);
 pub(crate) struct StripeId(pub(crate) u32);
 
 impl Role {
-    /// For tables by role.
+    /// As an index of tables by role.
     #[inline]
     pub fn index(self) -> usize {
         self.0 as usize
@@ -24,7 +24,7 @@ impl Role {
 }
 
 impl StripeId {
-    /// For tables by stripe.
+    /// As an index of tables by stripe.
     #[inline]
     pub(crate) fn index(self) -> usize {
         self.0 as usize

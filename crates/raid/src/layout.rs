@@ -8,7 +8,7 @@
 use crate::ids::Role;
 use std::fmt;
 
-/// Most members of an array. Linux's superblock has room for more; mdadm writes it for as many.
+/// The most members of an array. Linux's superblock has room for more, but mdadm writes no more.
 pub const DISKS_MAX: u32 = 128;
 
 /// Sectors of a stripe on each member.
@@ -20,9 +20,9 @@ pub(crate) const BLOCK_BYTES: usize = STRIPE_SECTORS as usize * 512;
 /// RAID levels with parity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// One member holds the parity.
+    /// One member holds all parity.
     Raid4,
-    /// The parity goes round.
+    /// The parity rotates over the members.
     Raid5,
     /// Two parities, P and Q.
     Raid6,
@@ -48,7 +48,7 @@ impl Level {
         }
     }
 
-    /// Members whose worth of space holds parity, which is how many may be lost.
+    /// The number of members whose space parity takes: as many may be lost.
     pub fn parity_disks(self) -> u32 {
         if self == Level::Raid6 { 2 } else { 1 }
     }
@@ -100,7 +100,7 @@ pub fn layout_number(name: &str) -> Option<u32> {
     long.or_else(|| SHORT_NAMES.iter().find(|(n, _)| *n == name).map(|(_, number)| *number))
 }
 
-/// The geometry of an array: which member holds what.
+/// The geometry of an array: the map from array sectors to members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     level: Level,
@@ -113,9 +113,9 @@ pub struct Layout {
 /// A sector of the array on its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemberAddress {
-    /// Which member.
+    /// The role of the member.
     pub role: Role,
-    /// Which data chunk of its row.
+    /// The position among the data chunks of the row.
     pub slot: u32,
     /// Member sector.
     pub sector: u64,
@@ -124,16 +124,16 @@ pub struct MemberAddress {
 /// The order of the data chunks of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// By role, parity left out.
+    /// By role, without the parity members.
     Ascending,
-    /// From a role on, round so many members.
+    /// From role `first` on, wrapping around after `of` members.
     From { first: u32, of: u32 },
 }
 
-/// The computation of Q.
+/// How the powers of the generator in Q are assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Powers {
-    /// Data members are numbered from behind Q on.
+    /// By position, counted from the member behind Q on.
     AfterQ,
     /// A member's power is its role.
     Role,
@@ -194,7 +194,7 @@ impl Layout {
         self.disks
     }
 
-    /// Members' worth of data.
+    /// The number of members whose space holds data.
     #[inline]
     pub fn data_disks(&self) -> u32 {
         self.disks - self.level.parity_disks()
@@ -217,7 +217,7 @@ impl Layout {
         used.checked_mul(self.data_disks().into())
     }
 
-    /// Where an array sector is.
+    /// The place of an array sector.
     #[inline]
     pub fn map_sector(&self, array_sector: u64) -> MemberAddress {
         let shift = self.chunk_sectors.trailing_zeros();
@@ -227,7 +227,7 @@ impl Layout {
         MemberAddress { role: self.row(row).data(slot), slot, sector: (row << shift) + offset }
     }
 
-    /// Which array sector a data slot has at a member sector.
+    /// The array sector that data slot `slot` has at a member sector.
     #[inline]
     pub fn array_sector(&self, slot: u32, sector: u64) -> u64 {
         let shift = self.chunk_sectors.trailing_zeros();
@@ -235,13 +235,13 @@ impl Layout {
         (chunk << shift) + (sector & (self.chunk_sectors - 1))
     }
 
-    /// The row that a member sector is in.
+    /// The row that a member sector lies in.
     #[inline]
     pub fn row_at(&self, sector: u64) -> Row {
         self.row(sector >> self.chunk_sectors.trailing_zeros())
     }
 
-    /// Rows after which the roles repeat.
+    /// The number of rows after which the roles repeat.
     pub fn period(&self) -> u64 {
         match (self.level, self.number) {
             (Level::Raid4, _) => 1,
@@ -284,7 +284,7 @@ impl Layout {
     fn row_of_raid6(&self, row: u64) -> Row {
         let n = self.disks;
         let r = (row % u64::from(n)) as u32;
-        // Layouts "-6" keep Q on the last member and are RAID-5's on the others.
+        // Layouts "-6" keep Q on the last member, and use a RAID-5 layout on the others.
         let (m, r1) = (n - 1, (row % u64::from(n - 1)) as u32);
         let after = |p: u32, parities: u32| Order::From { first: (p + parities) % n, of: n };
         let after_5 = |p: u32| Order::From { first: (p + 1) % m, of: m };
@@ -326,7 +326,7 @@ impl Row {
         })
     }
 
-    /// The data chunk that a member has; `None` for parity.
+    /// The slot of a member's data chunk; `None` for parity.
     #[inline]
     pub fn slot(&self, role: Role) -> Option<u32> {
         if role == self.p || Some(role) == self.q {
@@ -340,7 +340,7 @@ impl Row {
         })
     }
 
-    /// The power of the generator with which a data member counts in Q (RAID-6 only).
+    /// The power of the generator by which a data member is multiplied in Q (RAID-6 only).
     #[inline]
     pub fn power(&self, role: Role) -> u32 {
         let Some(q) = self.q else { return 0 };
@@ -351,7 +351,7 @@ impl Row {
         behind_q(role) - u32::from(behind_q(role) > behind_q(self.p))
     }
 
-    /// The data members with falling powers.
+    /// The data members in the order of falling powers.
     #[inline]
     pub fn by_power(&self) -> impl Iterator<Item = Role> {
         let (n, p, q) = (self.disks, self.p, self.q);

@@ -1,4 +1,4 @@
-//! RAID-4, RAID-5 and RAID-6 over other devices, on the same disks as Linux md.
+//! RAID-4, RAID-5 and RAID-6 over other devices, in the on-disk format of Linux md.
 //!
 //! A *row* is one chunk on every member; a *stripe* is 4 KiB at the same place of every member. A
 //! *role* is a member's number in the array. Member sectors count from a member's data offset.
@@ -17,7 +17,7 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! [`metadata`] reads and makes superblocks; [`array::open`] starts the array that devices make.
+//! [`metadata`] reads and makes superblocks; [`array::open`] starts an array on its devices.
 
 #![cfg_attr(
     test,

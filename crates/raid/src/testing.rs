@@ -1,7 +1,7 @@
-//! Images of md members that Linux wrote, for tests of this crate and of those that build on it.
+//! Images of md members that Linux wrote, for tests of this crate and of crates that use it.
 //!
-//! `tests/vectors/README.md` says where they are from and how they are written down. A wrong
-//! vector is a fault of the repository, and panics.
+//! `tests/vectors/README.md` describes their origin and encoding. A wrong vector is a mistake in
+//! the repository, and panics.
 
 use crate::metadata::Uuid;
 use crate::metadata::ppl::crc32c;
@@ -123,7 +123,7 @@ pub fn text(vector: &str, file: &str) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The image of member `index` of a vector, if it has so many.
+/// The image of member `index` of a vector, if there is one.
 pub fn member(vector: &str, index: usize) -> Option<Image> {
     let path = folder().join(vector).join(format!("m{index}.mdv"));
     path.exists().then(|| Image::decode(&text(vector, &format!("m{index}.mdv"))))
@@ -159,7 +159,7 @@ pub fn journal_data(uuid: Uuid, sector: u64, block: &[u8]) -> Vec<u8> {
     [&[0, 0, 0, 0, 8, 0, 0, 0], &sector.to_le_bytes()[..], &sum].concat()
 }
 
-/// A payload that says which stripes are on their members, by member sectors.
+/// A payload that says that the members have these stripes, by member sectors.
 pub fn journal_flush(stripes: &[u64]) -> Vec<u8> {
     let size = 8 * stripes.len() as u32;
     let stripes: Vec<u8> = stripes.iter().flat_map(|sector| sector.to_le_bytes()).collect();

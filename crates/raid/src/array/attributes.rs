@@ -2,8 +2,8 @@
 //! range of its values.
 //!
 //! Invariants:
-//! * A name stands in one row. Names that have none are those of any device.
-//! * A refused value has changed nothing.
+//! * A name stands in exactly one row. All other names are attributes that every device has.
+//! * A refused value leaves everything unchanged.
 //!
 //! Source: `Documentation/admin-guide/md.rst`.
 
@@ -21,7 +21,7 @@ pub const CACHE_STRIPES: (u64, u64) = (17, 32768);
 pub const SYNC_SPEEDS: (u64, u64) = (1, 1 << 30);
 /// Least and most of `md/rmw_level`.
 pub const RMW_LEVELS: (u64, u64) = (0, RmwLevel::ALL.len() as u64 - 1);
-/// The values that `md/sync_action` can be set to.
+/// The values that `md/sync_action` accepts.
 pub const SYNC_ACTIONS: [&str; 4] =
     [action_name(SyncAction::Check), action_name(SyncAction::Repair), IDLE, FROZEN];
 
@@ -38,7 +38,7 @@ enum Setter {
     None,
     /// The configuration takes a number in a range.
     Conf { range: (u64, u64), set: fn(&mut Conf, u64) },
-    /// The manager obeys the command that a name and a value mean.
+    /// The manager executes the command that a name and a value stand for.
     Manager(fn(&str, &str) -> Result<Command>),
 }
 
@@ -170,7 +170,7 @@ impl Array {
         }
     }
 
-    /// Set an attribute. A command to the manager is not waited for.
+    /// Set an attribute. Does not wait until the manager has executed the command.
     pub(super) fn set(&self, name: &str, value: &str) -> Result<()> {
         match row(name).map_or(&Setter::None, |row| &row.set) {
             Setter::Conf { range: (min, max), set } => {

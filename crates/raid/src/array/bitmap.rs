@@ -1,10 +1,10 @@
-//! The write-intent bitmap as the members have it, and as it must be.
+//! The write-intent bitmap: as it must be, and how far the members have it.
 //!
 //! Invariants:
-//! * A page that is not dirty is durable on all members as it is here, but for members that want
-//!   all of it (`Disk::wants_bitmap`).
-//! * The header vouches for the bits, so it is written after those that were set before, and before
-//!   those that are cleared.
+//! * A page that is not dirty is durable on all members with its present content, except on members
+//!   that must be given the whole bitmap (`Disk::wants_bitmap`).
+//! * The header says how fresh the bits are. So it is written after the bits that were set before,
+//!   and before the bits that are cleared.
 
 use super::disk::Disk;
 use super::io::Io;
@@ -18,11 +18,11 @@ use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are written at once.
+/// The bytes of a page, the unit of writing.
 pub(crate) const PAGE_BYTES: usize = 4096;
 /// Bits of a page of Linux's counters, of 16 bits each.
 const PAGE_BITS: u64 = 2048;
-/// Most pages of a write.
+/// The most pages of one write.
 const RUN_PAGES_MAX: usize = 32;
 
 /// See the module's text.
@@ -33,18 +33,19 @@ pub(crate) struct BitmapStorage {
     /// By page.
     dirty: Vec<bool>,
     pub(crate) words: Arc<Bitmap>,
-    /// Words with a set bit, by the page in which their first bit lies.
+    /// The number of words with a set bit, by the page in which their first bit lies.
     set: Vec<usize>,
-    /// The time at which unused bits must be cleared.
+    /// The time of the next pass that clears unused bits.
     pub(crate) next_pass: Option<Ns>,
 }
 
 impl BitmapStorage {
-    /// The bitmap of an array that will be written, used as `assembly` says. `headers` are those of
-    /// `disks`.
+    /// The bitmap of an array that will be written; `assembly` says how far its bits count.
+    /// `headers` are those of `disks`.
     ///
     /// # Errors
-    /// No member in sync has one that can be read, or its size cannot be. One sentence.
+    /// No member in sync has a readable bitmap, or the bitmap's size is not possible. The message
+    /// is one sentence.
     pub(crate) fn load(
         io: &mut Io,
         disks: &[Disk],
@@ -58,7 +59,8 @@ impl BitmapStorage {
         };
         let unreadable = || Error::invalid("no member in sync has a bitmap that can be read");
         let headers = headers.iter().map(Option::as_ref);
-        // That of a member which was forced in knows nothing of what was written without it.
+        // The bitmap of a member that was forced in does not mark the writes that this member
+        // missed.
         let is_of_age = |events: u64| events.saturating_add(1) >= assembly.fresh.events;
         let in_sync = disks
             .iter()
@@ -84,7 +86,7 @@ impl BitmapStorage {
         BitmapStorage { header, image, dirty, words, set, next_pass: None }
     }
 
-    /// The bits are too old: set all.
+    /// Set all bits, because the bits on the members are too old.
     fn set_all(&mut self, events: u64) {
         self.image[HEADER_BYTES..].fill(0xFF);
         self.dirty.fill(true);
@@ -101,7 +103,7 @@ impl BitmapStorage {
         }
     }
 
-    /// Member sectors whose bits are set, in order, apart from one another.
+    /// Member sectors whose bits are set: ordered ranges that do not touch.
     pub(crate) fn set_sectors(&self) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for bit in self.header.set_bits(&self.image[HEADER_BYTES..]) {
@@ -118,7 +120,7 @@ impl BitmapStorage {
         &self.header
     }
 
-    /// A bit is set.
+    /// Some bit is set.
     pub(crate) fn has_set(&self) -> bool {
         self.set.iter().any(|words| *words > 0)
     }
@@ -136,7 +138,7 @@ impl BitmapStorage {
         }
     }
 
-    /// Have the bits of a word set, which was clear, or clear.
+    /// Set the bits of a word whose bits were clear, or clear those of one whose bits were set.
     pub(crate) fn put(&mut self, word: usize, is_set: bool) {
         let page = self.page_of(word);
         self.set[page] = if is_set { self.set[page] + 1 } else { self.set[page] - 1 };
@@ -153,17 +155,17 @@ impl BitmapStorage {
         }
     }
 
-    /// The array's superblocks are about to be written with `events`.
+    /// Note that the superblocks are about to be written with `events`.
     pub(crate) fn note_events(&mut self, events: u64) {
-        // The array takes an event back now and then, and with it what was cleared by then.
+        // The array may take an event back; `events_cleared` must go back with it.
         let cleared = self.header.events_cleared.min(events);
-        // One more than the array's is as good, and is written once only.
+        // A header that is one event ahead counts as fresh too. Keeping it saves a write.
         let is_good = matches!(self.header.events.checked_sub(events), Some(0 | 1));
         let at = if is_good { self.header.events } else { events };
         self.set_events(at, cleared);
     }
 
-    /// The array is whole, and so is what was written up to `events`. True if that is news.
+    /// Note that no member lacks any write up to `events`. True if the header changes by that.
     pub(crate) fn note_whole(&mut self, events: u64) -> bool {
         let is_news = self.header.events_cleared != events;
         self.set_events(self.header.events, events);
@@ -172,13 +174,13 @@ impl BitmapStorage {
 
     fn set_events(&mut self, events: u64, cleared: u64) {
         let is_new = self.header.events != events;
-        // An older `events_cleared` may be written with the next change.
+        // If the array only took an event back, the header is written with the next change.
         let is_more = self.header.events_cleared < cleared;
         (self.header.events, self.header.events_cleared) = (events, cleared);
         self.dirty[0] |= is_new || is_more;
     }
 
-    /// Runs of dirty bytes; of all, if `all`: first those without the header, then with it.
+    /// The dirty runs of bytes, or all runs if `all`: first the runs of bits, then the header.
     pub(crate) fn rounds(&self, all: bool) -> [Vec<Range<usize>>; 2] {
         let mut runs: Vec<Range<usize>> = Vec::new();
         for page in (1..self.dirty.len()).filter(|page| all || self.dirty[*page]) {
@@ -192,7 +194,7 @@ impl BitmapStorage {
         [runs.into_iter().map(bytes).collect(), first.into_iter().map(bytes).collect()]
     }
 
-    /// The bytes of a run, as far as a disk has any of it.
+    /// The bytes of a run, as far as the disk's area reaches.
     pub(crate) fn bytes(&mut self, disk: &Disk, run: &Range<usize>) -> &[u8] {
         if run.start == 0 {
             self.image[..HEADER_BYTES].copy_from_slice(&self.header.to_bytes());
@@ -201,13 +203,13 @@ impl BitmapStorage {
         &self.image[run.start..run.end.min(end)]
     }
 
-    /// All was written.
+    /// Note that all dirty pages were written.
     pub(crate) fn set_written(&mut self) {
         self.dirty.fill(false);
     }
 }
 
-/// The bitmap of a member. Nothing if it cannot be read, or is another array's.
+/// Read the bitmap of a member. `None` if it cannot be read, or belongs to another array.
 fn read(
     io: &mut Io,
     disk: &Disk,
@@ -230,19 +232,19 @@ fn read(
         let sector = start + image.len() as u64 / SECTOR_SIZE;
         image.extend_from_slice(&io.read(disk.index, sector, len).ok()?);
     }
-    // The bytes that follow belong to something else.
+    // The bytes behind the bitmap belong to something else.
     image.resize(bytes.next_multiple_of(PAGE_BYTES), 0);
     Some(Ok((header, image)))
 }
 
-/// Bytes that the bitmap takes of a device: whole blocks of that.
+/// The bytes that the bitmap takes on a device: a multiple of the device's block.
 fn bytes_on(disk: &Disk, header: &BitmapHeader) -> usize {
     let bytes = header.sectors_for(header.sync_size) * SECTOR_SIZE;
     bytes.next_multiple_of(disk.block_bytes()) as usize
 }
 
-/// The bits must not lie where something else is. Every member is given the bitmap of `header`,
-/// whatever a header of its own says.
+/// Check that the bits do not overlap other areas. Every member is given the bitmap of `header`,
+/// whatever its own header says.
 fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     let wrong = |error| Error::invalid(format!("{}: {error}", disk.name));
     if disk.places.bitmap().map_err(wrong)?.is_none() {
@@ -268,7 +270,8 @@ fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     check_places(disk, &places)
 }
 
-/// The bitmap is written in whole blocks of the device, and nothing else with it.
+/// Check that the bitmap's blocks on the device hold nothing else, because whole blocks are
+/// written.
 pub(super) fn check_blocks(disk: &Disk) -> Result<()> {
     check_places(disk, &disk.places)
 }
@@ -327,7 +330,7 @@ mod tests {
         storage.set_written();
         assert!(storage.note_whole(7) && is_dirty(&storage));
         storage.set_written();
-        // Clean again: one event is taken back. Then dirty.
+        // The array becomes clean, which takes one event back; then it becomes dirty.
         storage.note_events(6);
         assert_eq!((storage.header.events, storage.header.events_cleared), (7, 6));
         storage.note_events(7);

@@ -7,35 +7,36 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Device, Error, Result};
 use std::sync::Arc;
 
-/// Something to be done with an array.
+/// A change that a control call asks of an array.
 #[derive(Clone)]
 pub enum Command {
-    /// Take in a device: as what it was before, if that can be told, else as a spare.
+    /// Add a device: as the member that it was, if its superblock and the bitmap permit that, else
+    /// as a spare.
     Add {
         /// Its name in the stack.
         name: String,
         /// The device.
         device: Arc<dyn Device>,
-        /// A random one, for its superblock.
+        /// A random identity for its superblock.
         uuid: Uuid,
     },
-    /// Use a device no longer.
+    /// Mark a device as failed: it is not used any more.
     Fail(String),
-    /// Let go of a device that is not in use.
+    /// Remove a device that is not in use.
     Remove(String),
-    /// Have a spare take the place of a member that is still in use.
+    /// Rebuild a spare to replace a member that stays in use meanwhile.
     Replace(String),
     /// Begin a check or a repair.
     Sync(SyncAction),
-    /// Stop what is being synchronised on request.
+    /// Stop the check or repair under way.
     Idle,
-    /// Synchronise nothing at all, or again.
+    /// Stop all synchronisation (`true`), or permit it again.
     Freeze(bool),
     /// Limits of synchronisation, KiB a second; as `sync_speed_min` and `sync_speed_max`.
     Speed {
-        /// Reached even while others use the array.
+        /// Synchronisation keeps this speed even while others use the array.
         min: Option<u64>,
-        /// Not exceeded.
+        /// Synchronisation does not exceed this speed.
         max: Option<u64>,
     },
     /// Write the superblocks clean and end.
@@ -50,10 +51,10 @@ pub struct Request {
 
 /// The progress of a command.
 enum Progress {
-    /// The manager has not seen it.
+    /// The manager has not begun it.
     Waits,
     Begun,
-    /// Nobody waits for it any more, and it will not be done.
+    /// Its caller gave it up: the manager will not execute it.
     GivenUp,
     Ended(Option<Result<()>>),
 }
@@ -71,7 +72,7 @@ impl Request {
         *self.progress.lock(locks) = Progress::Ended(Some(outcome));
     }
 
-    /// The manager begins it. False if it was given up.
+    /// Note that the manager begins it. False if its caller has given it up.
     pub(crate) fn begin(&self, locks: &LockCounters) -> bool {
         let mut progress = self.progress.lock(locks);
         match *progress {
@@ -83,8 +84,8 @@ impl Request {
         }
     }
 
-    /// Have it not done, if the manager has not begun it. False if it has: it then goes on. Any
-    /// thread.
+    /// Give the command up, unless the manager has begun it. False if it has: the command is then
+    /// executed. Any thread.
     pub fn give_up(&self, locks: &LockCounters) -> bool {
         let mut progress = self.progress.lock(locks);
         match *progress {
@@ -96,7 +97,7 @@ impl Request {
         }
     }
 
-    /// There is no manager any more, so the array has stopped.
+    /// End the request of an array that has stopped: it has no manager any more.
     pub(crate) fn end_late(&self, array: &str, locks: &LockCounters) {
         let outcome = match &self.command {
             Command::Stop => Ok(()),
@@ -105,7 +106,7 @@ impl Request {
         self.end(outcome, locks);
     }
 
-    /// The outcome, once; `None` while the manager is at it. Any thread.
+    /// Take the outcome; `None` while the manager has not ended the command. Any thread.
     pub fn outcome(&self, locks: &LockCounters) -> Option<Result<()>> {
         match &mut *self.progress.lock(locks) {
             Progress::Ended(outcome) => outcome.take(),

@@ -20,22 +20,22 @@ use std::sync::Arc;
 #[derive(Default)]
 struct Requests {
     list: Vec<Arc<Request>>,
-    /// There is no manager any more.
+    /// The manager has ended.
     is_over: bool,
 }
 
-/// The queue of requests of a manager, and the status that it tells.
+/// The manager's queue of requests, and the status that the manager reports.
 pub(crate) struct ManagerQueue {
     pub(crate) shared: Arc<Shared>,
     requests: Lock<Requests>,
     status: Lock<Arc<ArrayStatus>>,
-    /// Each counts one lock, written while it is held.
+    /// Each of these counts one lock; the lock's holder writes them.
     requests_locks: Arc<LockCounters>,
     status_locks: Arc<LockCounters>,
     findings: Findings,
 }
 
-/// Notices from the start of an array.
+/// Findings from the start of an array.
 pub(crate) struct Findings {
     pub(crate) suspects: Option<DoubtfulRanges>,
     pub(crate) left_out: Vec<String>,
@@ -75,7 +75,7 @@ impl ManagerQueue {
         std::mem::take(&mut self.requests.lock(&self.requests_locks).list)
     }
 
-    /// The manager has ended: end the requests that it will not execute.
+    /// End the requests that the manager will not execute, because it has ended.
     pub(crate) fn close(&self) {
         let mut requests = self.requests.lock(&self.requests_locks);
         requests.is_over = true;
@@ -84,22 +84,22 @@ impl ManagerQueue {
         }
     }
 
-    /// Have the status changed, in place unless a reader has it.
+    /// Change the status. If a reader still has it, the change is made in a copy.
     pub(crate) fn change_status(&self, change: impl FnOnce(&mut ArrayStatus)) {
         change(Arc::make_mut(&mut self.status.lock(&self.status_locks)));
     }
 }
 
-/// A RAID-4, RAID-5 or RAID-6 array. Cheap to clone; all clones are the same array, which stops by
-/// itself some time after the last of them was dropped, if nobody has stopped it. Its manager has
-/// to run for writes to begin.
+/// A RAID-4, RAID-5 or RAID-6 array. Clones are cheap and all stand for the same array. If nobody
+/// stops the array, it stops itself some time after its last clone was dropped. Writes begin only
+/// while its manager runs.
 #[derive(Clone)]
 pub struct Array {
     queue: Arc<ManagerQueue>,
     _last: Arc<StopsIt>,
 }
 
-/// Asks for the stop of an array that nobody has any more.
+/// Asks the manager to stop when the last clone of the array is dropped.
 struct StopsIt(Arc<ManagerQueue>);
 
 impl Drop for StopsIt {
@@ -108,7 +108,7 @@ impl Drop for StopsIt {
     }
 }
 
-/// The same array, by member sectors: a bio over it has its sectors synchronised.
+/// The same array by member sectors: a bio to this device synchronises its sectors.
 pub(crate) struct SyncDevice(pub(crate) Arc<Shared>);
 
 impl Array {
@@ -120,8 +120,8 @@ impl Array {
         &self.queue.shared
     }
 
-    /// Ask the manager for something. It goes on by itself; [`Request::outcome`] tells what became
-    /// of it. Any thread.
+    /// Send a command to the manager. Does not wait; [`Request::outcome`] gives the outcome. Any
+    /// thread.
     pub fn request(&self, command: Command) -> Arc<Request> {
         self.queue.request(command)
     }
@@ -131,20 +131,20 @@ impl Array {
         self.queue.status.lock(&self.queue.status_locks).clone()
     }
 
-    /// Ranges that may have been wrong when it was started; nothing, unless that was forced. Any
+    /// The ranges that may have been wrong at the start; `None` unless the start was forced. Any
     /// thread.
     pub fn doubtful_ranges(&self) -> Option<&DoubtfulRanges> {
         self.queue.findings.suspects.as_ref()
     }
 
-    /// Why devices that were named for it took no part when it was started, one sentence each. Any
+    /// Why named devices were left out of the array at its start: one sentence for each device. Any
     /// thread.
     pub fn left_out(&self) -> &[String] {
         &self.queue.findings.left_out
     }
 
-    /// Damage that was found when it was started, of members that take part all the same, one
-    /// sentence each. Any thread.
+    /// Damage that the start found on members that take part all the same: one sentence each. Any
+    /// thread.
     pub fn notices(&self) -> &[String] {
         &self.queue.findings.notices
     }
@@ -154,17 +154,17 @@ impl Array {
         self.shared().counts().0
     }
 
-    /// Keep new I/O from now on, until [`Array::resume`]; what is in flight goes on.
+    /// Hold new I/O until [`Array::resume`]; I/O in flight goes on.
     pub fn start_suspend(&self) {
         self.shared().suspend();
     }
 
-    /// All I/O that was let through before the suspension has ended. Waits for nobody; ask again.
+    /// True if all I/O from before the suspension has ended. Does not wait: ask again.
     pub fn is_quiesced(&self) -> bool {
         self.shared().is_quiesced()
     }
 
-    /// Let kept I/O go on.
+    /// Let held I/O go on.
     pub fn resume(&self) {
         self.shared().publish(|conf| conf.is_suspended = false);
     }
@@ -237,10 +237,11 @@ fn kind(conf: &Conf) -> &'static str {
     }
 }
 
-/// Most chunks that an allocation query visits.
+/// The most chunks that an allocation query visits.
 const CHUNKS_MAX: usize = 1024;
 
-/// The extents that members tell; a member that is not there, or not all, holds data.
+/// The extents that the members report. The chunks of a member that is missing or partly unreadable
+/// count as data.
 fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentList) -> Result<()> {
     let (mut at, end) = (offset, offset + length);
     for _ in 0..CHUNKS_MAX {
@@ -263,7 +264,8 @@ fn extents(conf: &Conf, offset: u64, length: u64, max: usize, list: &mut ExtentL
             list.push(Extent { offset: at, length, ..extent });
             at += length;
         }
-        // It may tell of less, and is asked again.
+        // A member may report less than the range; the loop asks for the rest. If it reports
+        // nothing, the rest counts as data.
         if at == before {
             list.push(Extent::data(at, left));
             at += left;

@@ -20,21 +20,21 @@ pub enum DiskState {
     InSync(Role),
     /// Holds a role, and is being rebuilt.
     Rebuilding(Role),
-    /// Is to take the place of the role's member, and is being rebuilt.
+    /// Will replace the role's member, and is being rebuilt.
     Replacement(Role),
     /// Waits for a member to fail.
     Spare,
-    /// Failed; had that role.
+    /// Failed; it had this role.
     Faulty(Option<Role>),
 }
 
 impl DiskState {
-    /// It is being given what it must hold.
+    /// Its data is being rebuilt.
     pub(crate) fn is_rebuilt(self) -> bool {
         matches!(self, DiskState::Rebuilding(_) | DiskState::Replacement(_))
     }
 
-    /// The role that it has a part in.
+    /// The role that it holds, also as a replacement.
     pub fn role(self) -> Option<Role> {
         match self {
             DiskState::InSync(role)
@@ -49,9 +49,9 @@ impl DiskState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LogTodo {
     Nothing,
-    /// An empty header.
+    /// Write an empty header.
     Header,
-    /// That, and zeroes: it may hold headers of another life.
+    /// Write an empty header, and zeroes behind it: the area may hold headers from an earlier use.
     All,
 }
 
@@ -60,39 +60,41 @@ pub(crate) struct Disk {
     pub(crate) name: Arc<str>,
     pub(crate) device: Arc<dyn Device>,
     pub(crate) index: ChannelId,
-    /// Its superblock as it was written last, but for what all members share.
+    /// Its superblock as written last; the fields that all members share may be newer in the
+    /// records.
     pub(crate) superblock: Superblock,
-    /// Where it keeps what beside its data.
+    /// The areas of the device beside its data.
     pub(crate) places: Places,
     pub(crate) state: DiskState,
-    /// Member sectors below are in sync.
+    /// Member sectors below this are in sync.
     pub(crate) in_sync_below: Arc<AtomicU64>,
     pub(crate) bad_blocks: Arc<BadBlocks>,
-    /// The log on the device is not that of `bad_blocks`.
+    /// The bad block log on the device is older than `bad_blocks`.
     pub(crate) bad_blocks_changed: bool,
     pub(crate) write_error: bool,
-    /// It had no room for something that waits.
+    /// The device had no room for a write, which waits.
     pub(crate) lacks_room: bool,
-    /// It had none since the waiting write was last tried again.
+    /// The device reported that it has no room since that write was last sent again.
     pub(crate) was_full: bool,
     /// Sectors that could not be read and were rewritten.
     pub(crate) corrected: u32,
-    /// It was a member, and lacks only what the bitmap marks.
+    /// It was a member before, and lacks only the chunks that the bitmap marks.
     pub(crate) by_bitmap: bool,
-    /// It has not got the bitmap yet.
+    /// It must be given the whole bitmap.
     pub(crate) wants_bitmap: bool,
     /// Writes that its partial parity log needs.
     pub(crate) log_todo: LogTodo,
-    /// Replacement contents for reads; only where nothing is written.
+    /// Blocks that reads return in place of its own; only in a read-only array.
     pub(crate) patches: Option<Arc<Patches>>,
 }
 
 impl Disk {
-    /// A device with this superblock, as what it is in the array and with so much of it in sync.
-    /// Reads its list of bad blocks, and waits for that.
+    /// Open a device with this superblock, in this state and with this much of it in sync. Reads
+    /// its bad block list, and waits for that.
     ///
     /// # Errors
-    /// Parts of it lie where they cannot be, or its list cannot be read. One sentence.
+    /// Some of its areas lie where they must not, or its bad block list cannot be read. The message
+    /// is one sentence.
     pub(super) fn open(
         io: &mut Io,
         device: &Arc<dyn Device>,
@@ -141,7 +143,7 @@ impl Disk {
         matches!(self.state, DiskState::Faulty(_))
     }
 
-    /// As contexts know it.
+    /// The device as contexts know it.
     pub(crate) fn member(&self) -> Member {
         Member {
             device: self.device.clone(),
@@ -155,7 +157,7 @@ impl Disk {
         }
     }
 
-    /// Bring the fields of the superblock that are the device's own up to date.
+    /// Update the fields of the superblock that are the device's own.
     pub(crate) fn update_superblock(&mut self) {
         let recovered = self.in_sync_below.load(Acquire);
         let rebuilds = self.state.is_rebuilt();
@@ -178,7 +180,7 @@ impl Disk {
         self.places.bad_blocks().map(|area| area.start)
     }
 
-    /// The role of whose data it has a part, not as a replacement.
+    /// The role that it holds as a member, not as a replacement.
     pub(crate) fn member_role(&self) -> Option<Role> {
         match self.state {
             DiskState::InSync(role) | DiskState::Rebuilding(role) => Some(role),
@@ -196,7 +198,7 @@ impl Disk {
         u64::from(self.device.info().limits.logical_block_size).max(SECTOR_SIZE)
     }
 
-    /// `bytes`, filled up with zeroes to whole blocks of the device.
+    /// `bytes`, padded with zeroes to whole blocks of the device.
     pub(crate) fn whole_blocks(&self, mut bytes: Vec<u8>) -> Vec<u8> {
         bytes.resize(bytes.len().next_multiple_of(self.block_bytes() as usize), 0);
         bytes

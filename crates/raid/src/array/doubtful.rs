@@ -1,8 +1,9 @@
 //! Ranges that may hold wrong data in an array that was started by force.
 //!
-//! Two things can be: blocks that are computed from parity that may not fit, since the array was
-//! not stopped cleanly and no log says what it should be; and, once a member was forced in that had
-//! not kept up, its blocks, and what is computed with them.
+//! Two kinds of blocks may be wrong. The first kind is computed from parity that may not fit,
+//! because the array was not stopped cleanly and no log corrected its parity. The second kind
+//! exists if a stale member was forced in: the blocks of that member, and blocks computed with
+//! them.
 
 use crate::ids::Role;
 use crate::layout::Layout;
@@ -11,28 +12,28 @@ use drystone_core::SECTOR_SIZE;
 use std::fmt;
 use std::ops::Range;
 
-/// Most ranges that are told in words.
+/// The most ranges that a message names.
 const TOLD_MAX: usize = 20;
-/// Most ranges that are counted: where all that a member holds is suspect there is one in each row,
-/// and this is told to people, again and again.
+/// The most ranges that a message counts. If all of a member is suspect, each row has a range, and
+/// the message is made often.
 const COUNTED_MAX: usize = 10_000;
 
-/// Parts of an array that may be wrong. Where the bitmap does not tell, they are all parts of
-/// members that are not there, or were forced in.
+/// Parts of an array that may be wrong. If the bitmap does not limit them, these are all parts on
+/// members that are missing or were forced in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DoubtfulRanges {
     layout: Layout,
-    /// Roles whose data may be wrong, and from which member sector on.
+    /// Roles whose data may be wrong, each from this member sector on.
     roles: Vec<(Role, u64)>,
-    /// Member sectors in which it may be: in order, apart from one another.
+    /// Member sectors that may be wrong: ordered ranges that do not touch.
     sectors: Vec<Range<u64>>,
     by_bitmap: bool,
 }
 
 impl DoubtfulRanges {
-    /// Of an array `now`, which was `found` before members were forced in. `set`: the member
-    /// sectors that a bitmap marks that is as fresh as the array; `is_logged`: logs have told all
-    /// that parity should be.
+    /// The ranges of the array `now`, which was `found` before members were forced in. `set` are
+    /// the sectors that an up-to-date bitmap marks. `is_logged`: the logs have corrected all
+    /// parity.
     pub(super) fn of(
         (found, now): (&Assembly, &Assembly),
         set: Option<Vec<Range<u64>>>,
@@ -59,7 +60,7 @@ impl DoubtfulRanges {
         is_any.then_some(suspects)
     }
 
-    /// Byte ranges of the array, in order, apart from one another.
+    /// Byte ranges of the array: ordered, and not touching.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         let pieces_of = |rows: Rows| match rows {
             Rows::One(row) => self.pieces(row),
@@ -75,14 +76,13 @@ impl DoubtfulRanges {
         })
     }
 
-    /// True if the write-intent bitmap tells which parts these are; else all have to be suspected.
+    /// True if the write-intent bitmap limits the ranges. Otherwise all parts have to be suspected.
     pub fn by_bitmap(&self) -> bool {
         self.by_bitmap
     }
 
-    /// The rows that are touched, each once. An array has many: where nothing is suspect in any of
-    /// a stretch of rows, or all is in all of them, they are passed at once, so that each range is
-    /// found in few steps.
+    /// The rows with suspect sectors, each once. An array may have very many rows. So a stretch of
+    /// rows that is suspect as a whole, or not at all, takes one step.
     fn rows(&self) -> impl Iterator<Item = Rows> + '_ {
         let chunk = self.layout.chunk_sectors();
         let (mut sectors, mut next, mut mixed_below) = (self.sectors.iter().peekable(), 0, 0);
@@ -109,8 +109,8 @@ impl DoubtfulRanges {
         })
     }
 
-    /// The end of the rows from `row` on that `range` marks whole, and in which the same roles are
-    /// suspect.
+    /// The end of the rows from `row` on that lie completely in `range` and have the same suspect
+    /// roles.
     fn alike_below(&self, range: &Range<u64>, row: u64) -> u64 {
         let chunk = self.layout.chunk_sectors();
         if range.start > row * chunk {
@@ -120,7 +120,7 @@ impl DoubtfulRanges {
         later.chain([range.end]).min().map_or(row, |end| end / chunk)
     }
 
-    /// The part of the rows from `row` on that is suspect, if they are alike.
+    /// How much of the rows from `row` on is suspect; they have the same suspect roles.
     fn shares(&self, row: u64) -> Share {
         let sector = row * self.layout.chunk_sectors();
         let suspect: Vec<Role> =
@@ -138,13 +138,13 @@ impl DoubtfulRanges {
         }
     }
 
-    /// All bytes of the array in some rows.
+    /// All bytes of the array in these rows.
     fn whole(&self, rows: Range<u64>) -> Range<u64> {
         let row_sectors = self.layout.row_sectors();
         bytes(rows.start * row_sectors..rows.end * row_sectors)
     }
 
-    /// The bytes of the array in a row.
+    /// The suspect bytes of the array in a row.
     fn pieces(&self, row: u64) -> Vec<Range<u64>> {
         let chunk = self.layout.chunk_sectors();
         let (start, end) = (row * chunk, (row + 1) * chunk);
@@ -167,7 +167,7 @@ impl DoubtfulRanges {
     }
 }
 
-/// Rows of an array that are touched.
+/// Rows of an array with suspect sectors.
 enum Rows {
     /// One row, which must be checked for its suspect parts.
     One(u64),
@@ -186,13 +186,13 @@ fn bytes(sectors: Range<u64>) -> Range<u64> {
     sectors.start * SECTOR_SIZE..sectors.end * SECTOR_SIZE
 }
 
-/// Roles that have been given a member that had not kept up.
+/// Roles whose member was forced in although it is stale.
 fn forced(found: &Assembly, now: &Assembly) -> impl Iterator<Item = Role> {
     let pairs = (0..).map(Role).zip(found.members.iter().zip(&now.members));
     pairs.filter(|(_, (found, now))| found != now).map(|(role, _)| role)
 }
 
-/// Roles whose data is computed, and from which member sector on.
+/// Roles whose data is computed, each from this member sector on.
 fn lost(assembly: &Assembly) -> impl Iterator<Item = (Role, u64)> {
     (0..).map(Role).zip(&assembly.members).filter_map(|(role, member)| match member {
         Member::InSync { .. } => None,
@@ -201,7 +201,7 @@ fn lost(assembly: &Assembly) -> impl Iterator<Item = (Role, u64)> {
     })
 }
 
-/// Lines for people: the first ranges, as first and last byte, and how many there are.
+/// Text for people: the first ranges, each as first and last byte, and the number of ranges.
 impl fmt::Display for DoubtfulRanges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut roles: Vec<Role> = self.roles.iter().map(|(role, _)| *role).collect();
@@ -242,7 +242,7 @@ mod tests {
     use crate::layout::Level;
     use proptest::prelude::*;
 
-    /// The same, sector by sector.
+    /// The same ranges, computed sector by sector.
     fn slowly(suspects: &DoubtfulRanges, used: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for sector in 0..suspects.layout.array_sectors(used).unwrap() {
@@ -312,7 +312,7 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("\n  20480-24575\n") && text.ends_with("\n  and 55 more"), "{text}");
-        // So many rows are not checked one by one.
+        // So many rows cannot be checked one by one.
         suspects.sectors = std::iter::once(0..8 << 40).collect();
         let text = suspects.to_string();
         assert!(text.contains("in more than 10000 ranges of bytes"), "{text}");
@@ -334,7 +334,7 @@ mod tests {
             };
             suspects.ranges().take(2).map(|range| (range.start, range.end)).collect::<Vec<_>>()
         };
-        // Only parity; all that there is; all from a sector in the middle of a row on.
+        // Suspect is: only parity; all data; all data from a sector in the middle of a row on.
         assert_eq!(ranges(Level::Raid4, 0, &[(3, 0)]), []);
         let all = [(0, 0), (1, 0), (2, 0)];
         assert_eq!(ranges(Level::Raid4, 0, &all), [(0, (8 << 40) * 3 * 512)]);

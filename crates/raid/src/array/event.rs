@@ -6,31 +6,31 @@ use drystone_core::SECTOR_SIZE;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why a device of an array is used no longer.
+/// Why a device of an array is not used any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failed {
-    /// Somebody asked for it (`drystone md fail`).
+    /// A user asked for it (`drystone md fail`).
     Asked,
-    /// Another has taken its place.
+    /// A replacement has taken its place.
     Replaced,
-    /// It has gone: it does nothing any more, or its file was cut short.
+    /// The device is gone: it executes no I/O any more, or its file was cut short.
     Gone,
-    /// It did not take a write at this byte, and the write cannot be put on its bad block list.
+    /// It failed a write at this byte, and its bad block list cannot take the block.
     Write(u64),
-    /// Its data at this byte can neither be read nor computed, and cannot be put on its bad block
-    /// list.
+    /// Its data at this byte can neither be read nor computed, and its bad block list cannot take
+    /// the block.
     Read(u64),
-    /// It did not flush.
+    /// It failed a flush.
     Flush,
-    /// It did not take its partial parity log.
+    /// It failed a write of its partial parity log.
     Log,
-    /// It did not take its superblock, or its bad block list.
+    /// It failed a write of its superblock or its bad block list.
     Superblock,
-    /// It did not take the write-intent bitmap.
+    /// It failed a write of the write-intent bitmap.
     Bitmap,
 }
 
-/// The reason, as the end of a sentence.
+/// The reason as the end of a sentence.
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -51,14 +51,14 @@ impl fmt::Display for Failed {
     }
 }
 
-/// The number of members that an array has that are in sync.
+/// How many members of an array are in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strength {
     /// Members in sync.
     pub in_sync: u32,
-    /// Their total.
+    /// All members of the array.
     pub disks: u32,
-    /// The number that it can do without.
+    /// The number of members that may be lost.
     pub parity: u32,
 }
 
@@ -78,26 +78,26 @@ impl fmt::Display for Strength {
 /// Something that happened to an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArrayEvent {
-    /// It was started without some members, or with some that must be rebuilt.
+    /// The array was started without some members, or with members that must be rebuilt.
     Degraded(Strength),
-    /// A device is used no longer.
+    /// A device is not used any more.
     MemberFailed {
         /// Its name.
         member: Arc<str>,
         /// Why.
         why: Failed,
-        /// Members that are left.
+        /// The members that are left.
         left: Strength,
     },
-    /// Blocks of 4 KiB of a member went on its list of bad blocks.
+    /// Blocks of 4 KiB of a member were put on its bad block list.
     BadBlocks {
         /// Its name.
         member: Arc<str>,
-        /// The first byte of the first one.
+        /// The first byte of the first block.
         byte: u64,
-        /// A write to it failed; otherwise it cannot be read, and its contents cannot be computed.
+        /// True if a write to the block failed; false if it can neither be read nor computed.
         is_write: bool,
-        /// The number of further ones since.
+        /// The number of further blocks since.
         more: u64,
     },
     /// A member has no room: writes wait until it has.
@@ -111,7 +111,7 @@ pub enum ArrayEvent {
         /// Where it begins, in percent.
         percent: u8,
     },
-    /// It has ended.
+    /// A synchronisation has ended.
     SyncEnded {
         /// The kind.
         action: SyncAction,
@@ -127,7 +127,7 @@ pub enum ArrayEvent {
 }
 
 impl ArrayEvent {
-    /// The member that says the same again and again, if this is such an event.
+    /// The member, if this is an event that a member may repeat often.
     pub fn repeats(&self) -> Option<&Arc<str>> {
         match self {
             ArrayEvent::BadBlocks { member, .. } => Some(member),
@@ -135,7 +135,7 @@ impl ArrayEvent {
         }
     }
 
-    /// Count `other`, which says the same again, with this one. False if it does not.
+    /// Merge the count of `other` into this event. False if `other` does not repeat this event.
     pub fn absorb(&mut self, other: &ArrayEvent) -> bool {
         match (self, other) {
             (

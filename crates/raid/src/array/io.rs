@@ -1,4 +1,4 @@
-//! I/O of the manager: one thread that may wait for it.
+//! The I/O of the manager, the only thread that may wait for I/O.
 
 use drystone_core::ChannelId;
 use drystone_core::clock::Ns;
@@ -6,13 +6,13 @@ use drystone_core::{Bio, BioFlags, BioList, Context, Device, IoBuf, SECTOR_SIZE,
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A bio that was started. Numbers are not used again.
+/// The number of a bio that was started; no number is used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
 #[cfg(test)]
 impl Ticket {
-    /// One that no bio has.
+    /// A number that no bio has.
     pub(crate) fn of_test(number: u64) -> Self {
         Ticket(u64::MAX - number)
     }
@@ -22,7 +22,7 @@ impl Ticket {
 pub(crate) struct Io {
     pub(crate) ctx: Context,
     next: u64,
-    /// Bios that have ended and were not taken.
+    /// Bios that have ended and were not taken yet.
     ended: BioList,
 }
 
@@ -35,7 +35,7 @@ impl Io {
         self.ctx.open(device)
     }
 
-    /// The device is not used any more, nor its number.
+    /// Close a device that is not used any more; its channel number is not used again.
     pub(crate) fn release(&mut self, device: ChannelId) {
         self.ctx.release(device);
     }
@@ -51,17 +51,17 @@ impl Io {
         ticket
     }
 
-    /// Take what has ended, without waiting.
+    /// Take the ended bios from the context, without waiting.
     pub(crate) fn reap(&mut self) {
         self.ctx.reap(&mut self.ended);
     }
 
-    /// Wait until something ends, somebody wakes the context, or the deadline.
+    /// Wait until a bio ends, a thread wakes the context, or the deadline passes.
     pub(crate) fn wait(&mut self, deadline: Option<Ns>) {
         self.ctx.wait(deadline);
     }
 
-    /// There is something that has ended and was not taken.
+    /// A bio has ended and was not taken yet.
     pub(crate) fn has_ended(&self) -> bool {
         !self.ended.is_empty()
     }
@@ -80,7 +80,7 @@ impl Io {
         found
     }
 
-    /// Wait for the bio of `ticket`.
+    /// Wait until the bio of `ticket` ends.
     pub(crate) fn wait_for(&mut self, ticket: Ticket) -> Box<Bio> {
         loop {
             self.reap();
@@ -91,7 +91,7 @@ impl Io {
         }
     }
 
-    /// Wait for several. True if all of them did what they should.
+    /// Wait until all bios of `tickets` end. True if all succeeded.
     pub(crate) fn wait_for_all(&mut self, tickets: &[Ticket]) -> bool {
         let failed = tickets.iter().filter(|ticket| !self.wait_for(**ticket).status.is_ok());
         failed.count() == 0
@@ -112,8 +112,8 @@ impl Io {
         }
     }
 
-    /// Read so many bytes from `sector` on, wherever that lies in a block of `block_bytes` of the
-    /// device.
+    /// Read `bytes` bytes from `sector` on; the range need not begin or end at a block of
+    /// `block_bytes` bytes of the device.
     pub(crate) fn read_in_blocks(
         &mut self,
         (device, block_bytes): (ChannelId, u32),
@@ -127,7 +127,7 @@ impl Io {
         Ok(read[at..at + bytes].to_vec())
     }
 
-    /// As [`Io::start_write`], for the bytes `run` of what begins at `sector`.
+    /// As [`Io::start_write`], for the bytes `run` of an area that begins at `sector`.
     pub(crate) fn start_write_at(
         &mut self,
         device: ChannelId,
@@ -138,7 +138,7 @@ impl Io {
         self.start_write(device, sector + run.start as u64 / SECTOR_SIZE, bytes)
     }
 
-    /// Begin a write that is durable when it has ended, as all before it then are.
+    /// Begin a write. It is durable when it ends, as are all writes that ended before it began.
     pub(crate) fn start_write(&mut self, device: ChannelId, sector: u64, bytes: &[u8]) -> Ticket {
         debug_assert!(bytes.len().is_multiple_of(SECTOR_SIZE as usize));
         let mut bio = Bio::write(Sector(sector), IoBuf::from_slice(bytes));

@@ -1,5 +1,5 @@
-//! Writes that an array's journal holds and its members lack. A journal is not replayed, so such an
-//! array is not read unless somebody insists.
+//! Writes that the journal of an array holds and its members lack. Drystone does not replay a
+//! journal, so it refuses to start such an array unless forced.
 
 use super::disk::Disk;
 use super::io::Io;
@@ -9,11 +9,10 @@ use crate::metadata::journal::{BLOCK_BYTES, Journal, Logged};
 use drystone_core::SECTOR_SIZE;
 use std::ops::Range;
 
-/// Most ranges of bytes that are named.
+/// The most ranges of bytes that a message names.
 const TOLD_MAX: usize = 10;
 
-/// The writes of the journal that the members lack, in a sentence; nothing if they have all of
-/// them.
+/// The writes that only the journal has, as a sentence; `None` if the members have all of them.
 pub(super) fn what_members_lack(
     io: &mut Io,
     disks: &[Disk],
@@ -40,7 +39,7 @@ pub(super) fn what_members_lack(
     ))
 }
 
-/// A member of the stripe does not have what the journal has for it, or nobody can tell.
+/// True if a member of the stripe lacks a block of the journal, or if that cannot be known.
 fn lacks(io: &mut Io, disks: &[Disk], journal: &Journal, sector: u64, logged: &Logged) -> bool {
     let mut is_known = true;
     for (role, checksum) in &logged.checksums {
@@ -53,13 +52,13 @@ fn lacks(io: &mut Io, disks: &[Disk], journal: &Journal, sector: u64, logged: &L
             _ => return true,
         }
     }
-    // A block that is missing is computed from the others, which fit once the parity is that of the
+    // A missing block is computed from the others, and those fit if the parity is that of the
     // journal.
     !is_known && !logged.has_parity
 }
 
-/// Array sectors of blocks that are not what they should be. Where members are missing, what is
-/// computed with the stripe may be wrong too.
+/// The array sectors of blocks that may be wrong. In a degraded array, blocks computed with the
+/// stripe may be wrong too.
 fn stale(layout: &Layout, sector: u64, logged: &Logged, is_degraded: bool) -> Vec<u64> {
     let row = layout.row_at(sector);
     let slots = (0..layout.data_disks())
@@ -67,7 +66,7 @@ fn stale(layout: &Layout, sector: u64, logged: &Logged, is_degraded: bool) -> Ve
     slots.map(|slot| layout.array_sector(slot, sector)).collect()
 }
 
-/// Byte ranges, apart from one another, of blocks in order.
+/// The byte ranges of ordered blocks; adjacent blocks are joined.
 fn joined(blocks: &[u64]) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for sector in blocks {

@@ -1,4 +1,4 @@
-//! The contents of devices before they are members: foreign data, superblocks of other arrays.
+//! The contents of devices before they become members: foreign data, superblocks of other arrays.
 
 use super::io::Io;
 use crate::metadata::MetadataError;
@@ -9,10 +9,11 @@ use drystone_core::ChannelId;
 use drystone_core::{Context, Device, DeviceInfo, Error, Result, SECTOR_SIZE, Status};
 use std::sync::Arc;
 
-/// The contents of a device, told by signatures. Reads its start and its end, and waits for that.
+/// The contents of a device by their signatures. Reads the start and the end of the device, and
+/// waits for that.
 ///
 /// # Errors
-/// The device cannot be opened, or not be read; the message says why.
+/// The device cannot be opened or read; the message says why.
 pub fn contents(ctx: Context, device: &Arc<dyn Device>) -> Result<Contents> {
     let mut io = Io::new(ctx);
     let info = device.info();
@@ -28,7 +29,7 @@ pub fn contents(ctx: Context, device: &Arc<dyn Device>) -> Result<Contents> {
     Ok(identify(&head, &read(tail, TAIL_BYTES)?, sectors))
 }
 
-/// The contents of a device, but for those of a journal.
+/// The contents of a device, without those of a journal.
 pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candidate> {
     let info = device.info();
     let mut read = reader(io, device)?;
@@ -38,7 +39,7 @@ pub(super) fn candidate(io: &mut Io, device: &Arc<dyn Device>) -> Result<Candida
     Ok(Candidate::look(info.name.clone(), sectors, found, read))
 }
 
-/// Reads so many bytes from a sector of a device on, and waits for that.
+/// A function that reads a number of bytes from a sector of a device on, and waits for that.
 pub(super) fn reader<'a>(
     io: &'a mut Io,
     device: &Arc<dyn Device>,
@@ -51,8 +52,8 @@ fn unreadable(what: &str, status: Status) -> MetadataError {
     MetadataError::Invalid(format!("{what} cannot be read: {status}"))
 }
 
-/// Erase what looks like a superblock of md, wherever one may stand but at `own`; durable when this
-/// returns.
+/// Erase everything that looks like a superblock of md, wherever one may lie except at `own`. The
+/// erasure is durable when this returns.
 pub(super) fn erase_superblocks(
     io: &mut Io,
     index: ChannelId,

@@ -1,8 +1,8 @@
-//! Arrays: devices of which a manager takes care.
+//! Arrays: devices that are made of members and that a manager looks after.
 //!
-//! An [`Array`] is a device as any other. Its [`Manager`] is one thread with a context of its own
-//! (Linux: `mdX_raid5` and `mdX_resync`), which alone writes superblocks, decides what becomes of
-//! members that fail, and has stripes synchronised. Contexts ask it and go on; none of them waits.
+//! An [`Array`] is a device like any other. Its [`Manager`] is one thread with a context of its own
+//! (Linux: `mdX_raid5` and `mdX_resync`). It alone writes superblocks, handles members that fail,
+//! and has stripes synchronised. Contexts send requests to it and never block on it.
 
 mod attributes;
 mod bitmap;

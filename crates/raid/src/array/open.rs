@@ -1,7 +1,7 @@
-//! Arrays found on devices, and started.
+//! Finds arrays on devices, and starts them.
 //!
-//! Nothing is written here but parity that logs correct: the manager puts on record
-//! what has changed (a member that is missing) before it lets the first write pass.
+//! The start writes nothing except parity that logs correct. The manager records changes, such as a
+//! missing member, before it lets the first write pass.
 
 use super::bitmap::BitmapStorage;
 use super::device::{Array, Findings, ManagerQueue};
@@ -22,7 +22,7 @@ use crate::metadata::superblock::Superblock;
 use drystone_core::{Context, Device, Error, Limits, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// An array that was started, with its manager, which a thread of its own must run.
+/// A started array, with its manager, which needs a thread of its own.
 pub struct Opened {
     /// The device.
     pub array: Array,
@@ -30,8 +30,8 @@ pub struct Opened {
     pub manager: Manager,
 }
 
-/// The contents of `devices`, for [`crate::metadata::assemble::assemble`]: one for each of them.
-/// Reads, and waits for that. A device that cannot be read is one without a superblock.
+/// The contents of `devices`, one for each, for [`crate::metadata::assemble::assemble`]. Reads, and
+/// waits for that. A device that cannot be read counts as one without a superblock.
 ///
 /// # Errors
 /// A device cannot be opened; the message says why.
@@ -45,12 +45,12 @@ pub fn find(ctx: Context, devices: &[Arc<dyn Device>]) -> Result<(Context, Vec<C
     Ok((io.ctx, found))
 }
 
-/// Start the array that `found` says of `devices`, in the order of the candidates. It is only read
-/// if a device can only be read, as in Linux.
+/// Start the array `found` on `devices`, which are in the order of the candidates. The array is
+/// read-only if one of its devices is, as in Linux.
 ///
 /// # Errors
-/// It must not start, or not be written; a device cannot be opened, or its list of bad blocks not
-/// be read. One sentence.
+/// The array must not start, or must not be written; a device cannot be opened, or its bad block
+/// list cannot be read. The message is one sentence.
 pub fn open(
     ctx: Context,
     devices: &[Arc<dyn Device>],
@@ -74,7 +74,7 @@ pub fn open(
         false => BitmapStorage::load(&mut io, &disks, &headers, assembly)?,
     };
     let journal_notice = look_into_journal(&mut io, &disks, candidates, (found, options))?;
-    // Members of two ages are made to fit by the resync; their logs are older than that.
+    // A resync makes members of different ages fit one another; their logs are older than that.
     let is_mixed = found.members != assembly.members && assembly.lost() == 0;
     let mut replay = Replay::read(&mut io, &disks, assembly, !is_mixed)?;
     if replay.is_some() && !options.read_only {
@@ -95,9 +95,10 @@ pub fn open(
     let conf = conf(&disks, assembly, options, (bitmap.as_ref(), ppl))?;
     let suspects = suspects(&mut io, (&disks, &headers), (found, assembly), is_logged);
     let shared = Shared::new(&options.name, conf, &locks);
-    // A crash is forgotten once the logs have put right what it left.
+    // The array need not be resynced once the logs have corrected all that the crash left.
     let is_whole = replay.is_some_and(|replay| !options.read_only && replay.is_whole(assembly));
-    // Only once all logs can be relied on does a resync begin beyond the start.
+    // Up to `RESYNC_PENDING`, the superblocks only say that the logs alone do not make the array
+    // whole: the resync begins at 0.
     let resync_from = assembly.resync_from.filter(|_| !is_whole);
     let resync_from = resync_from.map(|from| if from <= ppl::RESYNC_PENDING { 0 } else { from });
     let shared_too = shared.clone();
@@ -113,11 +114,11 @@ pub fn open(
     Ok(Opened { array: Array::new(queue), manager })
 }
 
-/// The journal, if there is one, holds nothing that the members lack, or what may be stale is what
-/// this says.
+/// Compare the journal, if the array has one, with the members. Returns a sentence on the writes
+/// that only the journal has, if there are any.
 ///
 /// # Errors
-/// Something may be stale, and nobody insists.
+/// Some data may be stale, and the start was not forced.
 fn look_into_journal(
     io: &mut Io,
     disks: &[Disk],
@@ -149,7 +150,7 @@ fn members(
             && let Ok((_, superblock)) = &candidates[index].found
         {
             let header = candidates[index].bitmap.as_ref().and_then(|found| found.clone().ok());
-            // A spare may not have been told how much of it is used.
+            // A spare's superblock may lack the used size.
             let superblock = Superblock { size: assembly.fresh.size, ..superblock.clone() };
             let mut disk = Disk::open(io, device, &superblock, state, header.as_ref())?;
             disk.by_bitmap = is_by_bitmap(assembly, index);
@@ -160,7 +161,7 @@ fn members(
     Ok((disks, headers))
 }
 
-/// Ranges that may be wrong of an array that was `found`, and is started as it is `now`.
+/// The ranges that may be wrong in an array that was `found` and is started as it is `now`.
 fn suspects(
     io: &mut Io,
     (disks, headers): (&[Disk], &[Option<BitmapHeader>]),
@@ -192,7 +193,7 @@ fn may_start(assembly: &Assembly, options: &ArrayOptions) -> Result<()> {
     }
 }
 
-/// The state of device number `index` of the candidates, if it takes part.
+/// The state of the candidate at `index`, if it takes part.
 fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     let members = (0..).map(Role).zip(&assembly.members).find_map(|(role, member)| match member {
         Member::InSync { device } if *device == index => Some((DiskState::InSync(role), IN_SYNC)),
@@ -204,8 +205,9 @@ fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     let replacements =
         (0..).map(Role).zip(&assembly.replacements).find_map(|(role, replacement)| {
             let replacement = replacement.as_ref().filter(|r| r.device == index)?;
-            // Writes in flight when the array stopped may be on the member and not on it. Parity is
-            // made to fit the member, so it gets all of that again.
+            // Writes in flight when the array stopped may be on the member but not on its
+            // replacement. The resync makes parity fit the member, so the replacement is copied
+            // again from the start.
             let recovered = if assembly.resync_from.is_some() { 0 } else { replacement.recovered };
             Some((DiskState::Replacement(role), recovered))
         });
@@ -213,7 +215,7 @@ fn state_of(assembly: &Assembly, index: usize) -> Option<(DiskState, u64)> {
     members.or(replacements).or(spare)
 }
 
-/// A member that is being rebuilt lacks only what the bitmap marks.
+/// The candidate at `index` is being rebuilt, and lacks only the chunks that the bitmap marks.
 fn is_by_bitmap(assembly: &Assembly, index: usize) -> bool {
     assembly.members.iter().any(|member| {
         matches!(member, Member::Rebuilding { device, by_bitmap: true, .. } if *device == index)
@@ -238,14 +240,15 @@ fn conf(
         io_min: u32::try_from(chunk_bytes).unwrap_or(0).max(limits.io_min),
         io_opt: u32::try_from(row_bytes).unwrap_or(0),
         chunk_bytes: 0,
-        // Whether what is discarded reads as zeroes, which parity would need, is not known.
+        // A discard is not offered: parity would need to know whether discarded sectors read as
+        // zeroes.
         max_discard_bytes: 0,
         max_write_zeroes_bytes: 0,
         logical_block_size: limits.logical_block_size.max(assembly.fresh.logical_block_size),
         physical_block_size: limits.physical_block_size.max(assembly.fresh.logical_block_size),
         fast_zero: false,
         fua: true,
-        // As of Linux's arrays: a member that has a cache may come, or get one.
+        // As for Linux's arrays: a member with a write cache may join, or a member may get one.
         write_cache: true,
         read_only: options.read_only || limits.read_only,
         ..limits
@@ -261,9 +264,9 @@ fn conf(
     }))
 }
 
-/// Make the new array that `plan` says of `devices`, and say what is then found on them, as
-/// [`find`] does; it is not read back, since a device may be one that keeps nothing. A member's
-/// superblock is written when all else is durable, so what is cut short is no array.
+/// Make the new array `plan` on `devices`. Returns the contents that [`find`] would find; they are
+/// not read back, because a device may be one that keeps nothing. A member's superblock is written
+/// after everything else is durable, so a creation that is cut short leaves no array.
 ///
 /// # Errors
 /// A device cannot be opened or written; the message names it.
@@ -287,7 +290,7 @@ pub fn create(
     Ok((io.ctx, found.collect()))
 }
 
-/// The contents of a device of which a new member was made.
+/// The contents of a device that was made a new member.
 fn created(name: String, member: &NewMember) -> Candidate {
     let superblock = &member.superblock;
     let sector = superblock

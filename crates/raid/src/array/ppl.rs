@@ -1,13 +1,12 @@
-//! Partial parity logs at the start of an array (`ppl_load`): what they say of parity is put right,
-//! if the array was not stopped cleanly, and then they are made empty.
-//!
+//! Partial parity logs at the start of an array (`ppl_load`). If the array was not stopped cleanly,
+//! the parity that they log is corrected. Then the logs are emptied.
 //! Invariants:
-//! * Nothing is written before all logs are read. Blocks of parity first, then empty headers, then
-//!   the superblocks: a crash between two of them is as one before all of them, since parity that
-//!   was put right once comes out the same again.
-//! * An array that is only read writes nothing: it sees the blocks that would be written.
-//! * A block is computed only from members that are in sync there. A write under way
-//!   to a missing one is lost; other contents are not.
+//! * Nothing is written before all logs are read. Blocks of parity are written first, then empty
+//!   headers, then the superblocks. A crash between two of these steps is as harmless as one before
+//!   all of them: correcting parity a second time gives the same result.
+//! * A read-only array writes nothing: its reads return the blocks that would be written.
+//! * A block is computed only from members that are in sync there. If a member is missing, a write
+//!   to it that was under way is lost, but no other content.
 
 use super::disk::{Disk, DiskState, LogTodo};
 use super::io::{Io, Ticket};
@@ -23,18 +22,19 @@ use drystone_core::primitive::Ordering::*;
 use drystone_core::{Error, Result, SECTOR_SIZE};
 use std::sync::Arc;
 
-/// `resync_offset` of a dirty array whose logs do not make it whole, for it has to be resynced for
-/// another reason (it is new, or members of two ages were put together). Linux ends a resync by its
-/// logs only where this is 0 (`raid5-ppl.c`, `ppl_init_log`), and begins it here else.
+/// `resync_offset` of a dirty array that its logs do not make whole, because it needs a resync for
+/// another reason (it is new, or members of different ages were put together). If this value is 0,
+/// Linux relies on the logs and runs no resync (`raid5-ppl.c`, `ppl_init_log`); otherwise it
+/// resyncs from here on.
 pub(super) const RESYNC_PENDING: u64 = STRIPE_SECTORS;
-/// Most bytes of an area that are written at once.
+/// The most bytes of an area that one write has.
 const WRITE_BYTES: usize = 128 << 10;
 
-/// A block of parity as it should be.
+/// A block of parity with its correct content.
 pub(crate) struct Patch {
-    /// Which of the disks has it.
+    /// The position of its disk.
     disk: usize,
-    /// Its sector there.
+    /// Its sector on the disk.
     sector: u64,
     bytes: Vec<u8>,
 }
@@ -44,15 +44,15 @@ pub(crate) struct Replay {
     pub(crate) conf: PplConf,
     patches: Vec<Patch>,
     entries: usize,
-    /// Entries that make no sense, one sentence each.
+    /// Damaged entries, one sentence each.
     pub(crate) notices: Vec<String>,
-    /// Something could not be read, or made no sense.
+    /// Something could not be read, or was damaged.
     pub(crate) is_wrong: bool,
 }
 
 impl Replay {
-    /// Read the logs, if the array has them. Their entries count only if it was not stopped
-    /// cleanly, and if they are asked.
+    /// Read the logs, if the array has them. Their entries are applied only if the array was not
+    /// stopped cleanly and `is_asked` is true.
     ///
     /// # Errors
     /// An area cannot be used.
@@ -74,7 +74,7 @@ impl Replay {
             notices: assembly.logs_lost.clone(),
             is_wrong: false,
         };
-        // A spare gets a log when it takes a position.
+        // A spare gets a log when it gets a role.
         for position in
             (0..disks.len()).filter(|position| disks[*position].state != DiskState::Spare)
         {
@@ -86,12 +86,12 @@ impl Replay {
                 continue;
             };
             let Some((at, header)) = found else {
-                // It is damaged, and what it said is not known.
+                // The log is damaged, and its entries are not known.
                 replay.is_wrong = true;
                 continue;
             };
             replay.conf.generation = replay.conf.generation.max(header.generation);
-            // A replacement has copies of what the member has that it must replace.
+            // The log of a replacement is a copy of the log of its member.
             let is_copy = matches!(disks[position].state, DiskState::Replacement(_));
             if is_asked && assembly.resync_from.is_some() && !is_copy {
                 for (sector, entry) in header.entries_at(at) {
@@ -105,21 +105,21 @@ impl Replay {
                 }
             }
         }
-        // That of the headers that are written at the start.
+        // The generation of the headers that the start writes.
         replay.conf.generation += 1;
         Ok(Some(replay))
     }
 
-    /// Parity is right everywhere, once the blocks are written.
+    /// Parity will fit everywhere once the blocks are written.
     pub(crate) fn is_whole(&self, assembly: &Assembly) -> bool {
         self.entries > 0 && !self.is_wrong && assembly.resync_from == Some(0)
     }
 
-    /// Take in an entry of the log of a disk. `partial`: where its partial parity begins, and where
-    /// its area ends.
+    /// Apply an entry of a disk's log. `partial` is where its partial parity begins and where its
+    /// area ends.
     ///
     /// # Errors
-    /// It makes no sense, or something cannot be read; one sentence.
+    /// The entry is damaged, or a block cannot be read. The message is one sentence.
     fn entry(
         &mut self,
         io: &mut Io,
@@ -129,7 +129,7 @@ impl Replay {
         entry: &PplEntry,
         partial: (u64, u64),
     ) -> std::result::Result<(), String> {
-        // It is known to be whole stripes then.
+        // `decode` has checked that the entry covers whole stripes.
         let blocks = decode(entry, &assembly.layout, assembly.used()).map_err(|e| e.to_string())?;
         let partial = partial_parity(io, &disks[position], entry, partial)?;
         for block in blocks {
@@ -152,8 +152,8 @@ impl Replay {
         self.is_wrong |= !io.wait_for_all(&tickets);
     }
 
-    /// Have the array see the blocks in place of those that its members hold: in one that is only
-    /// read, whose reads compute what is missing.
+    /// Make reads return these blocks in place of the members' own. This serves a read-only array,
+    /// which computes missing blocks from them.
     pub(crate) fn overlay(&mut self, disks: &mut [Disk]) {
         for Patch { disk, sector, bytes } in self.patches.drain(..) {
             let disk = &mut disks[disk];
@@ -163,7 +163,7 @@ impl Replay {
     }
 }
 
-/// The partial parity of an entry of a disk's log, from the first sector of `area` on.
+/// Read the partial parity of an entry of a disk's log, between the sectors `start` and `end`.
 fn partial_parity(
     io: &mut Io,
     disk: &Disk,
@@ -192,8 +192,8 @@ fn partial_parity(
     }
 }
 
-/// A block of parity by the log. Nothing, if a member that it would be computed from is missing, or
-/// its own is; `None` if something cannot be read.
+/// Compute a block of parity from the log. `Some(None)` if its own member, or a member that it
+/// would be computed from, is missing; `None` if a block cannot be read.
 fn parity(
     io: &mut Io,
     disks: &[Disk],
@@ -226,11 +226,11 @@ fn read_at(
     io.read(disk.index, sector, bytes).map(|block| block.to_vec())
 }
 
-/// All logs can be written: what begins each of them is written again as it is, or as zeroes where
-/// it cannot be read, which tell as little.
+/// Check that all logs can be written. The header of each log is written again as it is. A header
+/// that cannot be read is written as zeroes, which say as little.
 ///
 /// # Errors
-/// One cannot: the start ends, and has changed nothing.
+/// A log cannot be written; the start ends and has changed nothing.
 pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> {
     let logs = disks.iter().filter(|disk| disk.state.role().is_some());
     let logs = logs.filter_map(|disk| Some((disk, disk.places.ppl()?.start)));
@@ -255,7 +255,7 @@ pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> 
 }
 
 impl Disk {
-    /// Where contexts log, if the array has logs.
+    /// The area in which contexts log, if the array has logs.
     pub(crate) fn log_area(&self) -> Option<LogArea> {
         let area = self.places.ppl()?;
         let (sector, sectors) = (area.start, area.end - area.start);
@@ -264,7 +264,7 @@ impl Disk {
         Some(LogArea { sector, parity_bytes: whole as u32 })
     }
 
-    /// It holds what the array has at a member sector of a role.
+    /// The disk holds the current block of a role at a member sector.
     pub(super) fn has_block(&self, role: Role, sector: u64) -> bool {
         let start = self.superblock.data_offset + sector;
         self.member_role() == Some(role)
@@ -272,7 +272,7 @@ impl Disk {
             && self.bad_blocks.overlap(start..start + STRIPE_SECTORS).is_none()
     }
 
-    /// Begin to write its area: the blocks that go first, and the header.
+    /// Begin to write its log area: the header, and zeroes behind it if needed.
     pub(crate) fn start_log(&mut self, io: &mut Io, conf: &PplConf) -> Vec<Ticket> {
         let todo = std::mem::replace(&mut self.log_todo, LogTodo::Nothing);
         let Some(area) = self.places.ppl().filter(|_| todo != LogTodo::Nothing) else {

@@ -16,11 +16,11 @@ pub struct DiskStatus {
     pub name: Arc<str>,
     /// md's number.
     pub number: MemberNumber,
-    /// Of the device, by its superblock.
+    /// Identity of the device, from its superblock.
     pub uuid: Uuid,
     /// Its state.
     pub state: DiskState,
-    /// It has sectors that cannot be read.
+    /// Its bad block list is not empty.
     pub has_bad_blocks: bool,
     /// It has no room for a write, which waits.
     pub lacks_room: bool,
@@ -28,18 +28,18 @@ pub struct DiskStatus {
     pub corrected: u32,
 }
 
-/// Whether the members fit one another (`md/array_state`).
+/// The state of the array (`md/array_state`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayState {
-    /// On record as clean: no write is in flight.
+    /// Recorded as clean: no write is in flight.
     Clean,
-    /// On record as dirty.
+    /// Recorded as dirty.
     Active,
-    /// It is not written.
+    /// The array is not written.
     ReadOnly,
     /// More members are lost than parity makes up for.
     Broken,
-    /// It was stopped.
+    /// The array was stopped.
     Inactive,
 }
 
@@ -50,18 +50,18 @@ pub struct SyncStatus {
     pub action: SyncAction,
     /// Member sectors done.
     pub done: u64,
-    /// Of how many.
+    /// Member sectors in total.
     pub total: u64,
-    /// Sectors a second, on the average of the last while.
+    /// Average speed of the last second, in sectors a second.
     pub speed: u64,
 }
 
-/// The write-intent bitmap, in the pages that Linux keeps of it.
+/// The write-intent bitmap, counted in the pages of Linux's bitmap counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BitmapStatus {
     /// Pages in which a bit is set.
     pub pages_used: usize,
-    /// Of how many.
+    /// Pages in total.
     pub pages: usize,
     /// Bytes of a member that a bit stands for.
     pub chunk_bytes: u64,
@@ -72,29 +72,29 @@ pub struct BitmapStatus {
 pub struct ArrayStatus {
     /// The geometry.
     pub layout: Layout,
-    /// As last written: name, identity, events, sizes.
+    /// The superblock as last written: name, identity, events, sizes.
     pub superblock: Arc<Superblock>,
     /// Sectors used on each member.
     pub used: u64,
-    /// Whether the members fit one another.
+    /// The state of the array.
     pub state: ArrayState,
-    /// It is not written, members neither.
+    /// The array is read-only; its members are not written either.
     pub read_only: bool,
     /// All devices.
     pub disks: Vec<DiskStatus>,
     /// A synchronisation, if one is under way.
     pub sync: Option<SyncStatus>,
-    /// Parity may not fit somewhere, and nothing is done about it now.
+    /// Parity may not fit somewhere, and no resync is under way.
     pub resync_pending: bool,
-    /// No synchronisation begins.
+    /// Synchronisation is frozen.
     pub frozen: bool,
-    /// The bitmap that is kept, if there is one.
+    /// The write-intent bitmap, if the array has one.
     pub bitmap: Option<BitmapStatus>,
-    /// Sectors of parity that did not fit, in the last synchronisation.
+    /// Sectors whose parity did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
     /// `sync_speed_min` and `sync_speed_max`, KiB a second of each member.
     pub speed: (u64, u64),
-    /// When it was written last, as the manager's clock has it.
+    /// The time of the last update of the superblocks, by the manager's clock.
     pub updated_ns: Ns,
 }
 
@@ -111,12 +111,12 @@ impl ArrayStatus {
     }
 }
 
-/// The word in `md/sync_action` while nothing is synchronised.
+/// The value of `md/sync_action` while no synchronisation is under way.
 pub(super) const IDLE: &str = "idle";
-/// The word in `md/sync_action` while no synchronisation begins.
+/// The value of `md/sync_action` while synchronisation is frozen.
 pub(super) const FROZEN: &str = "frozen";
 
-/// The word in `md/sync_action` and `/proc/mdstat`.
+/// The name in `md/sync_action` and `/proc/mdstat`.
 pub const fn action_name(action: SyncAction) -> &'static str {
     match action {
         SyncAction::Resync => "resync",
@@ -147,7 +147,7 @@ impl ArrayStatus {
         }
     }
 
-    /// `md/sync_completed`: sectors of a member, of how many.
+    /// `md/sync_completed`: the member sectors done, and their total.
     pub fn sync_completed(&self) -> String {
         self.sync.map_or("none".to_owned(), |sync| format!("{} / {}", sync.done, sync.total))
     }

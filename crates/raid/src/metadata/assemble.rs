@@ -1,17 +1,18 @@
-//! The array that some devices make, and whether it may start (`drivers/md/md.c` `analyze_sbs`,
-//! `super_1_validate`; `raid5.c` `raid5_run`; mdadm `Assemble.c`).
+//! The array that a set of devices forms, and whether it may start (`drivers/md/md.c`
+//! `analyze_sbs`, `super_1_validate`; `raid5.c` `raid5_run`; mdadm `Assemble.c`).
 //!
-//! The freshest superblock F, the one with the most events, decides what each device is:
-//! 1. A member counts if its events are those of F or one less. An array that stops being written
-//!    takes one event back, so one less is no sign of age.
-//! 2. Its role is what F's table says of its number, never its own: a member that failed in F's
-//!    last update is one behind, believes itself to be good, and holds old data.
-//! 3. A member of another geometry and fewer events is from before the array was changed, and is
+//! The freshest superblock F, the one with the most events, decides the state of each device:
+//! 1. A member is fresh if its events are those of F or one less. An array that stops being written
+//!    takes one event back, so one event less does not mean that the member is old.
+//! 2. A member's role is the one in F's table, never the one in its own. A member that failed in
+//!    F's last update is one event behind; its own table still calls it good, but its data is old.
+//! 3. A member with another geometry and fewer events is from before the array was changed. It is
 //!    left out.
-//! 4. A member that calls F's device failed saw another history and is left out. Of histories of as
-//!    many events the one that was written last counts, then the one that more members share.
-//! 5. In what the order of the devices has no say: what others of as many events say counts too
-//!    (`equal.rs`).
+//! 4. A member whose table calls F's device failed has seen another history. It is left out. Of
+//!    several histories with equal events, the one written last counts, then the one that more
+//!    members share.
+//! 5. The order of the devices must not matter. So superblocks with as many events as F are
+//!    combined with it (`equal.rs`).
 
 mod assembly;
 mod candidate;
@@ -31,11 +32,11 @@ pub use assembly::{Assembly, BitmapUse, Member, Replacement, Start};
 pub use candidate::Candidate;
 use candidate::{events, superblock};
 
-/// The array that these devices make; of several arrays the one with this `uuid`.
+/// The array that these devices form; if they form several, the one with this `uuid`.
 ///
 /// # Errors
-/// There is none; devices are of different arrays or contradict one another; the geometry is not
-/// one of RAID-4, 5 or 6. One sentence.
+/// There is no array; the devices are of different arrays or contradict one another; the geometry
+/// is not one of RAID-4, 5 or 6. The message is one sentence.
 pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly, String> {
     let freshest = freshest(candidates, uuid)?;
     let (minor, found) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
@@ -63,7 +64,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
         read_only: None,
         start: Start::Whole,
     };
-    // The freshest first, so that of two devices with one number the older one is left out.
+    // The freshest comes first, so that the older of two devices with one number is left out.
     let mut order: Vec<usize> = (0..candidates.len()).collect();
     order.sort_by_key(|device| {
         let candidate = &candidates[*device];
@@ -83,7 +84,7 @@ pub fn assemble(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<Assembly
     Ok(assembly)
 }
 
-/// Why a device does not count if another one has its number and was written later.
+/// The reason to leave a device out if a fresher device has its number.
 fn number_given_again(candidates: &[Candidate], device: usize, own: &Superblock) -> Option<String> {
     let is_later = |(_, found): (Minor, &Superblock)| {
         (found.set_uuid, found.dev_number) == (own.set_uuid, own.dev_number)
@@ -112,7 +113,7 @@ fn number(candidate: &Candidate) -> Option<u32> {
     superblock(candidate).map(|(_, found)| found.dev_number)
 }
 
-/// The devices of the array that a superblock calls members and that call it one.
+/// The number of devices that a superblock calls members and that call its device a member.
 fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     let is_member = |of: &Superblock, number| matches!(of.role_of(number), DevRole::Active(_));
     let agrees = |other: &&Superblock| {
@@ -125,9 +126,9 @@ fn agreeing(candidates: &[Candidate], own: &Superblock) -> usize {
     all.filter(agrees).count()
 }
 
-/// The candidate with the most events; a member before a spare. Of equals the one that was written
-/// last, then the one with whom more agree, then one that can be used, then the one with the lowest
-/// number.
+/// The candidate with the most events, members before spares. Of equals: the one written last, then
+/// the one on which more devices agree, then one with a valid geometry, then the one with the
+/// lowest number.
 fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, String> {
     let rank = |candidate: &Candidate| {
         let (_, found) = superblock(candidate)?;
@@ -137,7 +138,7 @@ fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, Strin
         uuid.is_none_or(|uuid| uuid == found.set_uuid).then_some((member, found.events, last))
     };
     let ranked = candidates.iter().enumerate().filter_map(|(i, c)| Some((rank(c)?, i)));
-    // Of copies the first.
+    // Of identical copies the first one is taken.
     let best = ranked.max_by_key(|(rank, i)| (*rank, usize::MAX - i));
     best.map(|(_, index)| index).ok_or_else(|| match (candidates.first(), uuid) {
         (_, Some(uuid)) => format!("no device is of the array {uuid}"),
@@ -149,12 +150,12 @@ fn freshest(candidates: &[Candidate], uuid: Option<Uuid>) -> Result<usize, Strin
     })
 }
 
-/// Level, layout, chunk and number of members: they say which member holds what.
+/// Level, layout, chunk size and number of members: the map from array sectors to members.
 fn shape(own: &Superblock) -> (i32, u32, u32, u32) {
     (own.level, own.layout, own.chunk_sectors, own.raid_disks)
 }
 
-/// The same for people.
+/// The shape as text for people.
 fn shape_words(own: &Superblock) -> String {
     let layout = match layout_name(own.layout) {
         Some(name) => name.to_owned(),
@@ -168,7 +169,7 @@ fn shape_words(own: &Superblock) -> String {
     )
 }
 
-/// Whether all superblocks are of the array of `fresh`, and none contradicts it.
+/// Check that all superblocks are of the array of `fresh`, and that none contradicts it.
 fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> Result<(), String> {
     for candidate in candidates {
         let Some((_, found)) = superblock(candidate) else { continue };
@@ -194,7 +195,7 @@ fn same_array(candidates: &[Candidate], freshest: usize, fresh: &Superblock) -> 
 }
 
 impl Assembly {
-    /// Gives a device its place.
+    /// Gives a device its state in the array.
     fn take(&mut self, candidates: &[Candidate], device: usize) -> Result<(), String> {
         let candidate = &candidates[device];
         let own = match &candidate.found {
@@ -215,7 +216,7 @@ impl Assembly {
             false => self.fresh.role_of(own.dev_number),
         };
         if let Some(damage) = &candidate.damage {
-            // Its original does not fail with a replacement.
+            // A damaged replacement does not make its original fail.
             let what = match own.feature_map.contains(Features::REPLACEMENT) {
                 true => Member::Missing,
                 false => Member::Damaged { device },
@@ -242,7 +243,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// Why a device does not count that says another geometry. Its role means nothing in this one.
+    /// The reason to leave out a device with another geometry: its role means nothing in this
+    /// array.
     fn changed_since(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         (shape(own) != shape(&self.fresh)).then(|| {
             format!(
@@ -258,7 +260,7 @@ impl Assembly {
         })
     }
 
-    /// Two devices with one number in one state are copies, and it cannot be told which to use.
+    /// Two devices with the same number and events are copies. Nothing tells which one is right.
     fn check_twin(
         &self,
         candidates: &[Candidate],
@@ -280,10 +282,10 @@ impl Assembly {
         }
     }
 
-    /// Why a device cannot be used, if so.
+    /// The reason why a device cannot be used, if there is one.
     fn unfit(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (name, fresh) = (&candidate.name, &self.fresh);
-        // Spares are not always told of events.
+        // Updates of events do not always reach spares.
         let is_spare = own.role() == DevRole::Spare;
         let is_old = own.events.saturating_add(1) < fresh.events;
         if is_old && !is_spare && !mistake!("stale_member_read") {
@@ -304,9 +306,9 @@ impl Assembly {
     /// A contradiction between a superblock and that of the array.
     fn contradiction(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let (size, fresh) = (own.size, &self.fresh);
-        // A spare is told of a new size with its role, which a crash may keep from it. A crash
-        // while the size changes leaves members that were not told of it: they are one event
-        // behind. An array with a journal cannot be resized.
+        // A spare gets a new size together with its role, and a crash may prevent that. A crash
+        // while the size changes leaves members with the old size: they are one event behind. An
+        // array with a journal cannot be resized.
         let is_new = matches!(fresh.role_of(own.dev_number), DevRole::Active(_));
         if own.role() == DevRole::Spare && is_new && size != fresh.size {
             return self.no_room(candidate, own);
@@ -327,7 +329,7 @@ impl Assembly {
             .then(|| format!("its number is {number}, expected below {}", fresh.roles_max()))
     }
 
-    /// The reason why a member that was not told of the array's size cannot hold it, if so.
+    /// The reason why a member with an outdated size cannot hold the array's size, if there is one.
     fn no_room(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let header = candidate.bitmap.as_ref().and_then(|found| found.as_ref().ok());
         let grown = Superblock { size: self.fresh.size, ..own.clone() };
@@ -355,7 +357,7 @@ impl Assembly {
                 .is_some_and(|(_, own)| own.role() == DevRole::Active(role))
         };
         let recovered = match own.feature_map.contains(Features::RECOVERY_OFFSET) {
-            // It was not told yet that it has this role, so it holds nothing of it.
+            // Its own superblock does not have this role yet, so it holds none of the role's data.
             _ if !is_told(device) => Some(0),
             true => Some(own.recovery_offset).filter(|recovered| *recovered < used),
             false => None,
@@ -366,7 +368,7 @@ impl Assembly {
             None => Member::InSync { device },
         };
         let is_replacement = own.feature_map.contains(Features::REPLACEMENT);
-        // Of two, the one that was not told yet was to replace the other.
+        // If two devices have the role, the one whose superblock lacks it was to replace the other.
         let taken = match member.device() {
             _ if is_replacement => Some(device),
             Some(_) if !is_told(device) => Some(device),
@@ -388,7 +390,8 @@ impl Assembly {
         }
     }
 
-    /// Leaves a device out, and notes it as what became of its role's member, unless that is taken.
+    /// Leaves a device out, and makes `what` the state of its role's member if no device has that
+    /// role.
     fn leave_out(&mut self, device: usize, own: &Superblock, why: String, what: Member) {
         self.left_out.push((device, why));
         if let DevRole::Active(role) = own.role()
@@ -399,7 +402,7 @@ impl Assembly {
         }
     }
 
-    /// A replacement whose original is gone is the member.
+    /// Makes a replacement the member if its original is missing.
     fn use_replacements(&mut self) {
         let used = self.used();
         for (member, replacement) in self.members.iter_mut().zip(&mut self.replacements) {
@@ -414,7 +417,7 @@ impl Assembly {
         }
     }
 
-    /// A device that had the role of another one, which has taken its place.
+    /// Finds devices whose former role now belongs to another device.
     fn find_replaced(&mut self, candidates: &[Candidate]) {
         let is_another = |role: usize, device: usize| {
             let number = superblock(&candidates[device]).map(|(_, own)| own.dev_number);
@@ -458,7 +461,7 @@ impl Assembly {
         if stale { BitmapUse::Stale } else { BitmapUse::Good }
     }
 
-    /// Finds out which stale members have missed only what the bitmap marks.
+    /// Finds the stale members that have missed only the chunks that the bitmap marks.
     fn mark_partial(&mut self, candidates: &[Candidate]) {
         if self.bitmap != BitmapUse::Good {
             return;
@@ -467,7 +470,7 @@ impl Assembly {
         let headers =
             in_sync.filter_map(|m| candidates[m.device()?].bitmap.as_ref()?.as_ref().ok());
         let Some(cleared) = headers.map(|header| header.events_cleared).next() else { return };
-        // Writes of a device of another history are marked nowhere.
+        // The bitmap does not mark the writes to a device of another history.
         let is_ours =
             |c| superblock(c).is_some_and(|(_, own)| self.other_history(c, own).is_none());
         let ours: Vec<bool> = candidates.iter().map(is_ours).collect();

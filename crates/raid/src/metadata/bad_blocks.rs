@@ -1,9 +1,9 @@
-//! The list of a member's sectors that cannot be read or written, and the log on disk that keeps it
-//! (`block/badblocks.c`, `drivers/md/md.c`).
+//! The bad block list of a member: sectors that cannot be read or written; and the log on disk that
+//! keeps it (`block/badblocks.c`, `drivers/md/md.c`).
 //!
-//! Invariants: ranges are sorted, do not touch one another, hold whole units, and take at most
-//! [`ENTRIES_MAX`] entries of the log. Sectors are the device's own: a member's data offset is in
-//! them.
+//! Invariants: ranges are sorted, do not touch one another, consist of whole units, and take at
+//! most [`ENTRIES_MAX`] entries of the log. Sectors are sectors of the device: they include the
+//! member's data offset.
 
 use super::places::Places;
 use super::raw::BAD_BLOCK_LOG_BYTES;
@@ -18,18 +18,18 @@ pub const LOG_BYTES: usize = BAD_BLOCK_LOG_BYTES;
 pub const ENTRIES_MAX: usize = LOG_BYTES / 8;
 /// Most units of an entry: its length has ten bits.
 const ENTRY_UNITS_MAX: u64 = 512;
-/// The entry behind the last.
+/// Marks the end of the entries.
 const END: u64 = u64::MAX;
 
 /// The list has no room: the member has to fail instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// The list of the device of a superblock, which has so many sectors; empty if that says of none.
-/// `read` gives so many bytes from a sector of the device on.
+/// The bad block list of a device of `device_sectors` sectors; empty if the superblock says so.
+/// `read` returns a number of bytes from a sector of the device on.
 ///
 /// # Errors
-/// It cannot be read, or is damaged.
+/// The log cannot be read, or is damaged.
 pub fn read<E: fmt::Display>(
     own: &Superblock,
     places: &Places,
@@ -38,7 +38,7 @@ pub fn read<E: fmt::Display>(
 ) -> Result<BadBlocks, MetadataError> {
     let is_any = own.feature_map.contains(Features::BAD_BLOCKS);
     let Some(area) = places.bad_blocks().filter(|_| is_any) else {
-        // The unit of an empty list says nothing, to Linux too (`super_1_load`): the next one is in
+        // Linux ignores the unit of an empty list (`super_1_load`), so later entries count in
         // sectors.
         return Ok(BadBlocks::default());
     };
@@ -51,7 +51,7 @@ pub fn read<E: fmt::Display>(
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BadBlocks {
     ranges: Vec<Range<u64>>,
-    /// Logarithm of the sectors of a unit.
+    /// Log2 of the unit in sectors.
     shift: u8,
 }
 
@@ -59,7 +59,7 @@ impl BadBlocks {
     /// An empty list with units of `1 << shift` sectors (a superblock's `bblog_shift`).
     ///
     /// # Errors
-    /// A unit beyond any device.
+    /// The unit is larger than any device.
     pub fn new(shift: u8) -> Result<Self, MetadataError> {
         if shift > 32 {
             return Err(invalid(format!("bblog_shift is {shift}, expected up to 32")));
@@ -67,19 +67,19 @@ impl BadBlocks {
         Ok(BadBlocks { ranges: Vec::new(), shift })
     }
 
-    /// The list that a log holds, on a device of so many sectors. One of nothing but zeros was
-    /// never written, and is empty: the superblock that says that there is a list was written after
-    /// it, or that write has failed and nothing relies on it.
+    /// The list in a log, on a device of `device_sectors` sectors. A log of zeroes was never
+    /// written and counts as empty: a superblock with a non-empty log is written after that log,
+    /// and if that write failed, nothing relies on it.
     ///
     /// # Errors
-    /// A unit beyond any device, an entry of no length, or one that is not on the device.
+    /// The unit is larger than any device, or an entry is empty or not on the device.
     pub fn parse(log: &[u8], shift: u8, device_sectors: u64) -> Result<Self, MetadataError> {
         let mut list = Self::new(shift)?;
         if log.iter().all(|byte| *byte == 0) {
             return Ok(list);
         }
         let entries = (0..log.len().min(LOG_BYTES) / 8).map(|index| u64_at(log, index * 8));
-        // The last unit may be a part of one.
+        // The last unit of the device may be incomplete.
         let units_max = device_sectors.min(u64::MAX >> 9).div_ceil(1 << shift);
         for (index, entry) in entries.take_while(|entry| *entry != END).enumerate() {
             let (start, units) = (entry >> 10, entry & 0x3FF);
@@ -90,14 +90,14 @@ impl BadBlocks {
                      {ENTRY_UNITS_MAX} on the device, which has {units_max}"
                 ))
             })?;
-            // Entries are at most as many after they are joined.
+            // Joining never makes more entries.
             list.ranges.push(start << shift..end << shift);
         }
         list.ranges = joined(list.ranges);
         Ok(list)
     }
 
-    /// Logarithm of the sectors of a unit, which the superblock has to say with the log.
+    /// Log2 of the unit in sectors, for the superblock that describes the log.
     pub fn shift(&self) -> u8 {
         self.shift
     }
@@ -139,10 +139,10 @@ impl BadBlocks {
         self.entries().map(|(start, units)| (start << self.shift, units << self.shift))
     }
 
-    /// Calls these sectors bad, and the units that they are in.
+    /// Marks these sectors as bad, and with them the whole units that they lie in.
     ///
     /// # Errors
-    /// [`Full`]: the list is as it was.
+    /// [`Full`]: the list is unchanged.
     pub fn add(&mut self, sectors: Range<u64>) -> Result<(), Full> {
         if sectors.is_empty() {
             return Ok(());
@@ -154,10 +154,10 @@ impl BadBlocks {
         self.replace(joined(ranges))
     }
 
-    /// Calls these sectors good again; a unit is good only when all of it is.
+    /// Marks these sectors as good. A unit becomes good only if all of it is among them.
     ///
     /// # Errors
-    /// [`Full`]: what would be left takes more entries than there are; the list is as it was.
+    /// [`Full`]: the rest would take more entries than there are; the list is unchanged.
     pub fn clear(&mut self, sectors: Range<u64>) -> Result<(), Full> {
         let unit = 1 << self.shift;
         let start = sectors.start.checked_next_multiple_of(unit).unwrap_or(sectors.end);
@@ -189,7 +189,7 @@ impl BadBlocks {
     }
 }
 
-/// Sorted, and those that touch joined.
+/// The ranges sorted, with those that touch joined.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut out: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(list.add(100_000..100_001), Err(Full));
         assert_eq!(list.clear(2..4), Err(Full));
         assert_eq!(list, before);
-        // A range that joins two makes room.
+        // A range that joins two others makes room for one.
         list.add(8..16).unwrap();
         list.add(100_000..100_001).unwrap();
         assert_eq!(list.len(), ENTRIES_MAX);
@@ -255,14 +255,14 @@ mod tests {
         }
         let error = BadBlocks::parse(&at(1, 8).to_le_bytes(), 200, 1000).unwrap_err();
         assert!(error.message().contains("bblog_shift is 200, expected up to 32"), "{error}");
-        // A range that ends with the device, and one with a unit of which the device has a part.
+        // One range ends with the device; another has a unit that the device holds in part.
         for (entry, shift) in [(at(992, 8), 0), (at(62, 1), 4), (at(0, 1), 10)] {
             assert!(BadBlocks::parse(&entry.to_le_bytes(), shift, 1000).is_ok(), "{shift}");
         }
     }
 
     proptest! {
-        /// Beside a set of sectors.
+        /// Compared with a set of sectors.
         #[test]
         fn it_is_a_set_of_sectors(
             steps in prop::collection::vec((any::<bool>(), 0u64..3000, 0u64..900), 1..40),

@@ -15,18 +15,18 @@ pub const MAGIC: u32 = 0x6D74_6962;
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 256;
 const _: () = assert!(HEADER_BYTES == size_of::<RawBitmapHeader>());
-/// Seconds for which a bit stays set after the last write, as mdadm has it.
+/// Seconds for which a bit stays set after the last write, mdadm's default.
 pub const DAEMON_SLEEP: u32 = 5;
-/// Bytes of member space for a bit where mdadm is not told, if the bits have room.
+/// The default of mdadm for the bytes of a member that a bit stands for, if the bits have room.
 pub const CHUNK_BYTES_DEFAULT: u64 = 64 << 20;
-/// Fewest bytes of member space for a bit that mdadm chooses.
+/// The fewest bytes of a member for a bit that mdadm chooses.
 const CHUNK_BYTES_MIN: u64 = 4096;
 /// Largest chunk: the header says it in 32 bits, and it is a power of two.
 const CHUNK_BYTES_MAX: u64 = 1 << 31;
-/// Most sectors that mdadm fills with bits when it chooses their size itself.
+/// The most sectors that mdadm uses for bits when it chooses their number itself.
 const ROOM_SECTORS_MAX: u64 = 256;
 
-/// The bits do not follow what was written: all count as set.
+/// The bits do not cover all writes: all bits count as set.
 pub const STATE_STALE: u32 = 1 << 1;
 /// The bitmap could not be written.
 pub const STATE_WRITE_ERROR: u32 = 1 << 2;
@@ -34,7 +34,7 @@ pub const STATE_WRITE_ERROR: u32 = 1 << 2;
 /// A bitmap's header. Fields are named as in Linux.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitmapHeader {
-    /// 4, or 3 as a little-endian machine wrote it.
+    /// 4, or 3 if a little-endian machine wrote it.
     pub version: u32,
     /// Of the array.
     pub uuid: Uuid,
@@ -50,13 +50,13 @@ pub struct BitmapHeader {
     pub chunk_bytes: u32,
     /// Seconds between passes that clear bits.
     pub daemon_sleep: u32,
-    /// Of RAID-1.
+    /// Used by RAID-1 only.
     pub write_behind: u32,
     /// Sectors kept for the bitmap; 0: not told.
     pub sectors_reserved: u32,
-    /// Of clusters.
+    /// Used by clusters only.
     pub nodes: u32,
-    /// Of clusters.
+    /// Used by clusters only.
     pub cluster_name: [u8; 64],
 }
 
@@ -82,7 +82,7 @@ impl BitmapHeader {
     /// The fields of a header.
     ///
     /// # Errors
-    /// No magic number; a version that is not kept here; a field that Linux would refuse.
+    /// No magic number; a version that is not supported; a field that Linux would refuse.
     pub fn parse(bytes: &[u8]) -> Result<Self, MetadataError> {
         let absent = |magic: u32| {
             MetadataError::Absent(format!(
@@ -166,7 +166,7 @@ impl BitmapHeader {
         area_sectors(self.sync_size, self.chunk_bytes.into())
     }
 
-    /// Sectors of header and bits, as far as they need, where each member has `size` sectors.
+    /// Sectors of header and bits, if each member has `size` sectors; without unused bits.
     pub fn sectors_for(&self, size: u64) -> u64 {
         let bits = size.div_ceil(self.chunk_sectors());
         (HEADER_BYTES as u64 + bits.div_ceil(8)).div_ceil(512)
@@ -184,8 +184,8 @@ impl BitmapHeader {
         start..start.saturating_add(chunk).min(self.sync_size)
     }
 
-    /// Which of the bits are set in the bytes behind the header. Bits behind the last stand for
-    /// nothing; bytes that are missing count as set.
+    /// The set bits in the bytes behind the header. Bits behind the last one are ignored; missing
+    /// bytes count as set.
     pub fn set_bits<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = u64> + use<'a> {
         (0..self.bits()).filter(move |bit| {
             let (byte, mask) = byte_of(*bit);
@@ -217,8 +217,8 @@ fn area_sectors(sync_size: u64, chunk_bytes: u64) -> u64 {
     (HEADER_BYTES as u64 + bits.div_ceil(8)).div_ceil(4096) * 8
 }
 
-/// Bytes of member space for a bit, as mdadm chooses them: 64 MiB, or more until the bits have
-/// room; `wanted` is what the user chose.
+/// The bytes of a member that a bit stands for, as mdadm chooses them: 64 MiB, or more until the
+/// bits have room. `wanted` is the user's choice.
 ///
 /// # Errors
 /// The chosen size is no power of two, or takes more bits than there is room for.
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(header.set_bits(&bytes).collect::<Vec<_>>(), [0, 20, 62, 63]);
         assert_eq!(header.set_bits(&[]).count(), 112);
         assert_eq!(byte_of(20), (2, 0x10));
-        // Part of a chunk has a bit too.
+        // The last, incomplete chunk has a bit too.
         let odd = BitmapHeader { sync_size: 129, ..header };
         assert_eq!((odd.bits(), odd.sectors_of(1)), (2, 128..129));
     }
@@ -307,7 +307,7 @@ mod tests {
         let tib = 1 << 31;
         assert_eq!(choose_chunk(tib, 256, None), Ok(64 << 20));
         assert_eq!(area_sectors(8589670400, 64 << 20), 24);
-        // Bits have to have room: 128 KiB hold a million of them, less the header's.
+        // 128 KiB have room for a million bits, less the header.
         assert_eq!(choose_chunk(tib * 128, 4096, None), Ok(256 << 20));
         assert_eq!(choose_chunk(tib * 128, 4096, Some(64 << 20)), Ok(64 << 20));
         assert_eq!(choose_chunk(14336, 8, Some(64 << 10)), Ok(64 << 10));

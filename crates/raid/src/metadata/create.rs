@@ -1,7 +1,7 @@
-//! A new array: what is written to which member, as mdadm does it.
+//! A new array: the bytes that are written to each member, as mdadm writes them.
 //!
-//! The superblock is the last of a member's writes, so a member whose creation was cut short is no
-//! member. An array starts only when all superblocks are written, in the order of [`Plan::order`].
+//! A member's superblock is written last, so a device whose creation was cut short is no member. An
+//! array starts only when all superblocks are written, in the order of [`Plan::order`].
 
 use super::Uuid;
 use super::bitmap::{self, BitmapHeader};
@@ -14,17 +14,17 @@ use crate::layout::{Layout, Level};
 pub const ROLES: usize = 128;
 /// mdadm's chunk where none is asked for, in sectors: 512 KiB.
 pub const CHUNK_SECTORS_DEFAULT: u64 = 1024;
-/// Arrays whose members use more get a bitmap from mdadm unasked: 100 GiB, in sectors.
+/// mdadm gives arrays with larger members a bitmap unasked: 100 GiB, in sectors.
 const BITMAP_UNASKED_SECTORS: u64 = 100 << 21;
 
-/// The way in which parity is made right after a crash.
+/// The method by which parity is corrected after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// All of it is recomputed.
+    /// All parity is recomputed.
     Resync,
-    /// A bitmap tells which parts.
+    /// Parity is recomputed where a bitmap marks it.
     Bitmap,
-    /// A partial parity log tells what it should be.
+    /// Parity is computed from partial parity logs.
     Ppl,
 }
 
@@ -53,7 +53,7 @@ pub struct CreateOptions {
     pub ctime: u64,
     /// Parity is right already, or does not matter yet.
     pub assume_clean: bool,
-    /// Make a RAID-4 or RAID-5 complete and dirty, instead of rebuilding its last member.
+    /// Start a complete RAID-4 or RAID-5 as dirty, instead of rebuilding its last member.
     pub force: bool,
 }
 
@@ -79,7 +79,7 @@ pub struct Write {
     pub bytes: Vec<u8>,
 }
 
-/// Bytes that are written to a device.
+/// The metadata of a new member.
 #[derive(Clone, Debug)]
 pub struct NewMember {
     /// Its superblock.
@@ -95,7 +95,7 @@ pub struct NewMember {
 pub struct Plan {
     /// Sectors used on each member.
     pub used: u64,
-    /// The way in which parity is made right after a crash.
+    /// The method by which parity is corrected after a crash.
     pub policy: Policy,
     /// One for each device that was named, in that order; `None` where it is missing.
     pub members: Vec<Option<NewMember>>,
@@ -103,15 +103,15 @@ pub struct Plan {
     pub rebuilt: Option<usize>,
     /// True if parity counts as right.
     pub clean: bool,
-    /// By how much the largest device exceeds `used`, if that is more than one percent: device and
-    /// its sectors for data.
+    /// The largest device, and its sectors for data, if these exceed `used` by more than one
+    /// percent.
     pub larger: Option<(usize, u64)>,
 }
 
 impl Plan {
-    /// The devices in the order in which their superblocks must be written: spares first, one of
-    /// which may be rebuilt. So an array that was made in part lacks a member of which its
-    /// superblocks know, and does not start of itself.
+    /// The devices in the order in which their superblocks must be written: spares first, because
+    /// one of them may be rebuilt. So an incomplete array lacks a member that its superblocks have,
+    /// and does not start by itself.
     pub fn order(&self) -> Vec<usize> {
         let there = |index: &usize| self.members[*index].is_some();
         let mut order: Vec<usize> = (0..self.members.len()).filter(there).collect();
@@ -130,11 +130,11 @@ pub fn set_name(host: &str, name: &str) -> String {
     }
 }
 
-/// The array that these devices make; a device that must be `missing` is `None`. The first
-/// `layout.disks()` of them are its members, the others spares.
+/// Plans the array on these devices; `None` stands for a `missing` device. The first
+/// `layout.disks()` devices are its members, the others are spares.
 ///
 /// # Errors
-/// The array cannot be made, and why: one sentence.
+/// The array cannot be made; the reason, one sentence.
 pub fn plan(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Result<Plan, String> {
     check_devices(options, devices)?;
     let (minor, chunk) = (options.minor, options.layout.chunk_sectors());
@@ -181,7 +181,7 @@ fn check_devices(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Resu
     if devices.len() > ROLES {
         return Err(format!("{} devices are named, expected up to {ROLES}", devices.len()));
     }
-    // A device that is rebuilt has a number behind all others.
+    // The device that is rebuilt has a number above all others.
     if devices.len() == ROLES && rebuilt(options, devices).is_some() {
         return Err(format!(
             "{ROLES} devices are named, of which the last member would be rebuilt, expected fewer: \
@@ -233,7 +233,7 @@ fn check_policy(options: &CreateOptions) -> Result<(), String> {
     Ok(())
 }
 
-/// The data begins with a block of every device; then so does all before it.
+/// Checks that the data begins at a block of every device; then all areas before it fit too.
 fn check_data_offset(data_offset: u64, devices: &[Option<NewDevice>]) -> Result<(), String> {
     let is_inside = |device: &&NewDevice| !data_offset.is_multiple_of(device.block_sectors);
     match devices.iter().flatten().find(is_inside) {
@@ -247,7 +247,7 @@ fn check_data_offset(data_offset: u64, devices: &[Option<NewDevice>]) -> Result<
     }
 }
 
-/// Sectors to use of each member, and the device that has more than one percent too much.
+/// The sectors to use of each member, and the device that exceeds them by more than one percent.
 fn used_sectors(
     options: &CreateOptions,
     devices: &[Option<NewDevice>],
@@ -306,7 +306,7 @@ struct Places {
     numbers: Vec<u32>,
     /// The device that must be rebuilt.
     rebuilt: Option<usize>,
-    /// True if a role is nobody's, so that no parity can be wrong.
+    /// True if a role has no device, so that no parity can be wrong.
     vacant: bool,
 }
 
@@ -316,7 +316,7 @@ fn places(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Places {
     let mut roles = vec![DevRole::Spare.number(); ROLES];
     let mut numbers = Vec::new();
     for (index, device) in devices.iter().enumerate() {
-        // The one that is rebuilt is a spare with a number behind all others.
+        // The device that is rebuilt is a spare with a number above all others.
         let moved = rebuilt == Some(index);
         numbers.push(if moved { devices.len() as u32 } else { index as u32 });
         if index < disks && !moved && device.is_some() {
@@ -327,9 +327,9 @@ fn places(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Places {
     Places { roles, numbers, rebuilt, vacant }
 }
 
-/// A RAID-4 or RAID-5 that is complete has its last member rebuilt, which only reads the others and
-/// writes one; so has a RAID-6 that lacks one member, since Linux would have to resync it
-/// otherwise.
+/// The device to rebuild. For a complete RAID-4 or RAID-5 this is the last member: a rebuild only
+/// reads the others and writes one. A RAID-6 that lacks one member has its last device rebuilt too,
+/// because Linux would have to resync it otherwise.
 fn rebuilt(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Option<usize> {
     if options.assume_clean || options.force {
         return None;

@@ -1,4 +1,4 @@
-//! The contents of superblocks, bitmaps and bad block logs, in the lines of `mdadm --examine`,
+//! Superblocks, bitmaps and bad block logs as text, in the lines of `mdadm --examine`,
 //! `--examine-bitmap` and `--examine-badblocks` (mdadm 4.2). Times are in UTC.
 
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use crate::layout::{Level, layout_name};
 /// Sectors behind the start of a superblock that Linux keeps for itself, as mdadm counts them.
 const KEPT_SECTORS: u64 = 72;
 
-/// The lines of `--examine` for a device of so many sectors. `bytes` are those of its superblock,
+/// The lines of `--examine` for a device of `device_sectors` sectors. `bytes` are its superblock,
 /// whose checksum may be wrong.
 ///
 /// # Errors
-/// There is no superblock, or none that can be shown.
+/// There is no superblock, or it cannot be shown.
 pub fn superblock_text(
     name: &str,
     bytes: &[u8],
@@ -47,7 +47,7 @@ pub fn superblock_text(
 /// The lines of `--examine-bitmap`; `bytes` begin with the header, and hold all bits.
 ///
 /// # Errors
-/// There is no bitmap, or none that can be shown.
+/// There is no bitmap, or it cannot be shown.
 pub fn bitmap_text(name: &str, bytes: &[u8]) -> Result<String, MetadataError> {
     let header = BitmapHeader::parse(bytes)?;
     let mut out = Lines(String::new());
@@ -78,7 +78,7 @@ pub fn bitmap_text(name: &str, bytes: &[u8]) -> Result<String, MetadataError> {
     Ok(out.0)
 }
 
-/// The number of set bits among those whose bytes are there; `bytes` begin with the header.
+/// The number of set bits in those bytes that are present; `bytes` begin with the header.
 pub fn dirty(header: &BitmapHeader, bytes: &[u8]) -> u64 {
     let there = &bytes[HEADER_BYTES..];
     let bits = header.bits().min(there.len() as u64 * 8);
@@ -243,7 +243,7 @@ impl Lines {
     }
 }
 
-/// Sectors that nothing uses between the superblock and the data, and behind the data.
+/// Unused sectors between the superblock and the data, and behind the data.
 fn unused(found: &Superblock, device_sectors: u64, bitmap: Option<&BitmapHeader>) -> (u64, u64) {
     let log_start = |offset: i32| found.super_offset.saturating_add_signed(offset.into());
     let mut parts = vec![(log_start(found.bblog_offset), u64::from(found.bblog_size))];
@@ -306,7 +306,7 @@ pub fn time_words(time: u64) -> String {
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     let seconds = seconds(time);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Years of the calendar that begin in March, so that a leap day is a year's last.
+    // Count years from March on, so that a leap day is the last day of a year.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);

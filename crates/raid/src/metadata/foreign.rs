@@ -1,18 +1,17 @@
-//! Other data that a device may hold, told by signatures, so that nothing is overwritten by
-//! mistake.
+//! Detects other data on a device by signatures, so that nothing is overwritten by mistake.
 //!
-//! The list is of what people keep on disks, not of all that there is: what is none of it and not
-//! zero is told as such.
+//! The list has the formats that people use on disks, not all formats. Other data that is not zero
+//! is reported as unknown.
 
 use super::superblock::{MAGIC, Minor};
 use super::{u16_at, u32_at};
 
-/// Bytes of a device's start that [`identify`] wants.
+/// The bytes from the start of a device that [`identify`] needs.
 pub const HEAD_BYTES: usize = 1 << 20;
-/// Bytes of its end.
+/// The bytes from its end that [`identify`] needs.
 pub const TAIL_BYTES: usize = 64 << 10;
 
-/// A signature at a place from the start.
+/// A signature at an offset from the start.
 struct Signature {
     name: &'static str,
     offset: usize,
@@ -60,16 +59,16 @@ const BCACHEFS: &[u8] = &[
 /// The contents of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
-    /// Zeroes, as far as was looked.
+    /// Only zeroes, in the part that was read.
     Blank,
-    /// This, with its article.
+    /// A known format, as a noun with its article.
     Known(&'static str),
     /// Something that is not zero.
     Unknown,
 }
 
-/// The contents of a device of so many sectors, given its first [`HEAD_BYTES`] and last
-/// [`TAIL_BYTES`], or all of it twice if it is smaller.
+/// Identifies the contents of a device of `device_sectors` sectors, given its first [`HEAD_BYTES`]
+/// and last [`TAIL_BYTES`]; each is the whole device if that is smaller.
 pub fn identify(head: &[u8], tail: &[u8], device_sectors: u64) -> Contents {
     let found = md(head, tail, device_sectors)
         .or_else(|| firmware_raid(tail))
@@ -105,20 +104,20 @@ fn md(head: &[u8], tail: &[u8], device_sectors: u64) -> Option<&'static str> {
     if Minor::ALL.into_iter().filter_map(|minor| minor.sector(device_sectors)).any(found) {
         return Some("a member of an md array");
     }
-    // Version 0.90 is in the last 64 KiB that are whole.
+    // Version 0.90 lies in the last complete 64 KiB.
     let old = (device_sectors & !127).checked_sub(128)?;
     let big_endian = tail_holds_big_endian(tail, device_sectors, old);
     (found(old) || big_endian).then_some("a member of an md array (metadata 0.90)")
 }
 
-/// The superblock of version 0.90 is in the order of its machine.
+/// A superblock of version 0.90 has the byte order of its machine.
 fn tail_holds_big_endian(tail: &[u8], device_sectors: u64, sector: u64) -> bool {
     let tail_start = device_sectors.saturating_sub(tail.len() as u64 / 512);
     let offset = sector.checked_sub(tail_start).map(|sector| sector as usize * 512);
     offset.is_some_and(|offset| holds(tail, offset, &MAGIC.to_be_bytes()))
 }
 
-/// Metadata of a machine's own RAID is in the last sectors.
+/// A firmware RAID has its metadata in the last sectors.
 fn firmware_raid(tail: &[u8]) -> Option<&'static str> {
     let ends_with = |bytes_from_end: usize, wanted: &[u8]| {
         tail.len().checked_sub(bytes_from_end).is_some_and(|offset| holds(tail, offset, wanted))
@@ -155,8 +154,8 @@ fn ext(head: &[u8]) -> Option<&'static str> {
         return None;
     }
     let (compatible, incompatible) = (u32_at(head, 1024 + 92), u32_at(head, 1024 + 96));
-    // Extents, 64-bit, flexible groups are ext4's; the journal is ext3's; a device for journals has
-    // nothing else.
+    // ext4 alone has extents, 64-bit numbers and flexible groups; ext3 has the journal. A journal
+    // device has nothing else.
     Some(match (compatible & 4 != 0, incompatible) {
         (_, incompatible) if incompatible & 8 != 0 => "the journal of an ext file system",
         (_, incompatible) if incompatible & 0x2C0 != 0 => "an ext4 file system",

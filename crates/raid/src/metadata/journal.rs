@@ -1,5 +1,5 @@
 //! The journal of an array on a device of its own (`drivers/md/raid5-cache.c`,
-//! `Documentation/driver-api/md/raid5-cache.rst`): which blocks of members it holds.
+//! `Documentation/driver-api/md/raid5-cache.rst`). This module finds the members' blocks in it.
 //!
 //! ```text
 //! data area, a ring: | meta block 4 KiB | block | block | ... | meta block | block | ... |
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! A meta block names the blocks behind it: data by its array sector, parity by its member sector.
-//! A flush payload says that a stripe is on its members. The superblock of the journal
-//! (`recovery_offset`) says where Linux begins to replay; it goes on while sequence numbers rise by
-//! one and checksums are right. Linux calls an array with a journal clean while it is being
-//! written, so only the journal tells whether anything is missing.
+//! A flush payload says that the members have a stripe. The superblock of the journal
+//! (`recovery_offset`) says where a replay begins. The replay goes on while sequence numbers rise
+//! by one and checksums are right. Linux calls an array with a journal clean even while it is
+//! written, so only the journal tells whether the members lack anything.
 
 use super::ppl::crc32c;
 use super::superblock::{DevRole, Superblock};
@@ -28,7 +28,7 @@ pub const BLOCK_BYTES: usize = 4096;
 const BLOCK_SECTORS: u64 = 8;
 /// Bytes of a meta block before its payloads.
 const META_HEADER_BYTES: usize = 32;
-/// Most blocks of members that are noted: 4 GiB of them.
+/// The most blocks of members that are noted: 4 GiB.
 const BLOCKS_MAX: usize = 1 << 20;
 
 /// The blocks of a stripe that the journal holds.
@@ -36,7 +36,8 @@ const BLOCKS_MAX: usize = 1 << 20;
 pub struct Logged {
     /// By role: the checksum of the newest block.
     pub checksums: BTreeMap<Role, u32>,
-    /// Parity was logged with the newest data: the stripe was on its way to its members.
+    /// Parity was logged with the newest data: the stripe's blocks were on their way to the
+    /// members.
     pub has_parity: bool,
 }
 
@@ -65,7 +66,7 @@ impl Journal {
     }
 }
 
-/// CRC-32C begun with that of the UUID, not inverted at its end.
+/// CRC-32C, seeded with the checksum of the UUID, without the final inversion.
 fn checksum(uuid: Uuid, bytes: &[u8]) -> u32 {
     !crc32c(&[&uuid.0, bytes].concat())
 }
@@ -82,7 +83,7 @@ enum Kind {
 #[derive(Clone, Copy, Debug)]
 struct Named {
     kind: Kind,
-    /// Data: sector of the array; parity: of its member.
+    /// For data an array sector, for parity a member sector.
     location: u64,
     checksum: u32,
 }
@@ -106,9 +107,9 @@ impl Named {
 #[derive(Debug, Default)]
 struct Meta {
     sequence: u64,
-    /// In the order in which they lie behind it.
+    /// In the order in which they lie behind the meta block.
     blocks: Vec<Named>,
-    /// Member sectors of stripes that are on their members.
+    /// Member sectors of stripes that the members have.
     flushed: Vec<u64>,
 }
 
@@ -120,18 +121,19 @@ pub fn of<E: fmt::Display>(
     (own.role() == DevRole::Journal).then(|| read(own, read_at))
 }
 
-/// The journal of a superblock's device. `read` gives so many bytes from a sector of the device on.
+/// Reads the journal on a superblock's device. `read` returns a number of bytes from a sector of
+/// the device on.
 ///
 /// # Errors
-/// It cannot be read, there is no meta block where the superblock says that it begins, or it holds
-/// more than can be noted.
+/// The journal cannot be read, has no meta block where the superblock says that it begins, or holds
+/// too many blocks.
 pub fn read<E: fmt::Display>(
     own: &Superblock,
     mut read: impl FnMut(u64, usize) -> Result<Vec<u8>, E>,
 ) -> Result<Journal, MetadataError> {
     let (layout, ring) = (own.geometry()?, own.data_size & !(BLOCK_SECTORS - 1));
     let is_place = own.recovery_offset < ring && own.recovery_offset.is_multiple_of(BLOCK_SECTORS);
-    // Linux takes what cannot be for the start.
+    // Linux begins at 0 if the place is impossible.
     let tail = if is_place { own.recovery_offset } else { 0 };
     let mut block_at = |position: u64| {
         read(own.data_offset + position % ring, BLOCK_BYTES)
@@ -146,7 +148,7 @@ pub fn read<E: fmt::Display>(
         position += BLOCK_SECTORS;
         for block in &meta.blocks {
             if checksum(own.set_uuid, &block_at(position)?) != block.checksum {
-                // It was being written when the machine stopped, so nobody was told that it is.
+                // The block was being written at the crash, so its write was never acknowledged.
                 return Ok(journal);
             }
             position += BLOCK_SECTORS;
@@ -179,8 +181,7 @@ pub fn read<E: fmt::Display>(
     }
 }
 
-/// The meta block that stands at a position of the ring, if that has the next sequence
-/// number.
+/// The meta block at a position of the ring, if it is valid and has the next sequence number.
 fn parse(bytes: &[u8], uuid: Uuid, position: u64, next: Option<u64>) -> Option<Meta> {
     let (size, sequence) = (u32_at(bytes, 12) as usize, u64_at(bytes, 16));
     let is_meta = bytes.len() == BLOCK_BYTES
@@ -205,7 +206,8 @@ fn parse(bytes: &[u8], uuid: Uuid, position: u64, next: Option<u64>) -> Option<M
 }
 
 impl Meta {
-    /// Takes in the payload at the start of `bytes`; what is left. Nothing if it makes no sense.
+    /// Takes in the payload at the start of `bytes`, and returns the bytes behind it. `None` if it
+    /// is not valid.
     fn payload<'a>(&mut self, bytes: &'a [u8]) -> Option<&'a [u8]> {
         const DATA: u16 = 0;
         const PARITY: u16 = 1;

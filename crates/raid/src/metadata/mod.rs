@@ -1,12 +1,12 @@
-//! The metadata of Linux md, version 1.x, as bytes and as decisions: nothing here does I/O.
+//! The metadata of Linux md, version 1.x, as bytes and as decisions. This module does no I/O.
 //!
 //! ```text
 //! 1.1, 1.2: | superblock | bitmap or PPL | bad block log | room | data ...        |
 //! 1.0:      | data ...        | room | bitmap or PPL | bad block log | superblock |
 //! ```
 //!
-//! All numbers on disk are little-endian (Linux `include/uapi/linux/raid/md_p.h`). Foreign
-//! input is parsed here, so nothing here panics on any bytes.
+//! All numbers on disk are little-endian (Linux `include/uapi/linux/raid/md_p.h`). This module
+//! parses bytes from unknown sources, so it must not panic on any input.
 
 use std::fmt;
 
@@ -27,18 +27,18 @@ pub mod superblock;
 /// Bytes of a sector.
 pub const SECTOR_BYTES: usize = 512;
 
-/// Most that a count on disk may be which rises while an array is used: half of what its field
-/// holds, so that no array counts beyond the field, and none that was ever used has counted so far.
+/// The upper limit of counts on disk that rise while an array is used: half of the field's range.
+/// So no array can overflow the field, and no array that was really used reaches the limit.
 pub const COUNT_MAX: u64 = u64::MAX / 2;
 
-/// Why metadata was not taken. `Display` is one sentence.
+/// Why metadata was refused. `Display` is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetadataError {
-    /// There is none at this place: the magic number is another.
+    /// No metadata is at this place: the magic number differs.
     Absent(String),
-    /// There is some, and it is damaged or contradicts itself or the device.
+    /// The metadata is damaged, or contradicts itself or the device.
     Invalid(String),
-    /// It is in order, and says something that this program does not know.
+    /// The metadata is valid, but has something that this program does not support.
     Unknown(String),
 }
 
@@ -66,10 +66,10 @@ fn invalid(text: impl Into<String>) -> MetadataError {
     MetadataError::Invalid(text.into())
 }
 
-/// A count that leaves room to go on from it.
+/// Checks that a count leaves room to rise.
 ///
 /// # Errors
-/// It is beyond [`COUNT_MAX`]; `what` names it.
+/// The count is above [`COUNT_MAX`]; `what` names the field.
 fn check_count(what: &str, count: u64) -> Result<(), MetadataError> {
     match count {
         0..=COUNT_MAX => Ok(()),
@@ -77,13 +77,13 @@ fn check_count(what: &str, count: u64) -> Result<(), MetadataError> {
     }
 }
 
-/// The 16 bytes by which md tells arrays and devices apart.
+/// The 16 bytes by which md identifies arrays and devices.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// From mdadm's way of writing it (four groups of eight hex digits) or the usual one; only the
-    /// digits count.
+    /// Parses mdadm's notation (four groups of eight hex digits) or the usual one; only the digits
+    /// count.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.chars().filter(|c| !matches!(c, ':' | '-'));
         let digits = digits.map(|c| c.to_digit(16)).collect::<Option<Vec<u32>>>()?;
@@ -108,7 +108,7 @@ impl fmt::Debug for Uuid {
     }
 }
 
-/// `N` bytes from `offset` on; zeroes where the bytes end.
+/// `N` bytes from `offset` on; zeroes replace missing bytes.
 fn at<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     let mut out = [0; N];
     let there = bytes.get(offset..).unwrap_or(&[]);
@@ -129,7 +129,7 @@ fn u64_at(bytes: &[u8], offset: usize) -> u64 {
     u64::from_le_bytes(at(bytes, offset))
 }
 
-/// Puts bytes at an offset of a buffer that is known to be long enough.
+/// Copies bytes to an offset of a buffer that is long enough.
 fn put(bytes: &mut [u8], offset: usize, value: &[u8]) {
     bytes[offset..offset + value.len()].copy_from_slice(value);
 }

@@ -1,12 +1,12 @@
-//! Partitions of a whole disk, where members of arrays often are: by a GPT (UEFI specification
-//! 2.10, chapter 5.3) or the four entries of an MBR. Only to tell people which partition they mean:
-//! nothing here is served.
+//! The partitions of a whole disk, because members of arrays are often partitions: from a GPT (UEFI
+//! specification 2.10, chapter 5.3) or the four entries of an MBR. They only serve messages that
+//! suggest the right partition; the program does not serve partitions.
 
 use super::{at, u16_at, u32_at, u64_at};
 
 /// Sizes of a logical block that a GPT may count in.
 const BLOCKS: [u64; 2] = [512, 4096];
-/// Most entries of a GPT that are read: as many as Linux makes of one, usually.
+/// The most entries of a GPT that are read: as many as a GPT of Linux usually has.
 const ENTRIES_MAX: u64 = 128;
 /// Bytes of an entry.
 const ENTRY_BYTES: u64 = 128;
@@ -22,8 +22,8 @@ pub struct Partition {
     pub sectors: u64,
 }
 
-/// The partitions of a device of so many sectors; those that lie beyond it are left out. `read`
-/// gives so many bytes from a sector on, fewer where the device ends.
+/// The partitions of a device of `device_sectors` sectors, without those that reach beyond it.
+/// `read` returns a number of bytes from a sector on, fewer where the device ends.
 ///
 /// # Errors
 /// The error of `read`.
@@ -60,7 +60,7 @@ pub fn partitions<E>(
 /// `factor`: sectors of a block.
 fn of_gpt(entries: &[u8], factor: u64) -> Vec<Partition> {
     let entry = |(index, entry): (u64, &[u8])| {
-        // A type of zeroes is no partition.
+        // A type of zeroes marks an unused entry.
         let is_used = at::<16>(entry, 0) != [0; 16];
         let start = u64_at(entry, 32).checked_mul(factor)?;
         let end = u64_at(entry, 40).checked_add(1)?.checked_mul(factor)?;
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_no_partition() {
-        // Beyond the disk, backwards, wrapping.
+        // Entries beyond the disk, with the end before the start, or with an overflow.
         let wild = [(1, 64, 2048), (2, 128, 100), (3, u64::MAX, u64::MAX), (4, 1, u64::MAX)];
         assert_eq!(of(&gpt(4096, &wild)), []);
         let mut far = gpt(512, &[(1, 64, 127)]);

@@ -1,10 +1,10 @@
-//! The places of a member's metadata beside its data. They are tested against one another and
-//! against the device before anything of them is read or written.
+//! The areas of a member's metadata beside its data. They are checked against one another and
+//! against the device before any of them is read or written.
 //!
-//! Invariants: no area reaches the data, the superblock, another area or the device's end. An
-//! area that would is damage where the member cannot do without it (a partial parity log, a bad
-//! block log that is not empty), and is not used otherwise. All arithmetic on what a superblock
-//! says is here, and checked.
+//! Invariants: no area overlaps the data, the superblock or another area, or exceeds the device. An
+//! area that would do so is damage if the member needs it (a partial parity log, a bad block log
+//! that is not empty); otherwise it is not used. All arithmetic on offsets from a superblock is
+//! here, and is checked for overflow.
 
 use super::bitmap::BitmapHeader;
 use super::raw::{BAD_BLOCK_LOG_BYTES, PPL_HEADER_SECTORS};
@@ -14,11 +14,11 @@ use crate::layout::STRIPE_SECTORS;
 use drystone_core::SECTOR_SIZE;
 use std::ops::Range;
 
-/// Sectors from a superblock's start in which nothing else is but a bitmap that says so: readers
-/// take as many.
+/// The sectors from a superblock's start that belong to it; only a bitmap may lie in them. Readers
+/// always read as many.
 const SUPERBLOCK_SECTORS: u64 = 8;
 
-/// Device sectors of what a member keeps.
+/// The areas of a member, in device sectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
     bitmap: Option<Result<Range<u64>, MetadataError>>,
@@ -31,12 +31,12 @@ pub struct Places {
 type Named = (&'static str, Range<u64>);
 
 impl Places {
-    /// Of the device of a superblock, which has so many sectors. `bitmap`: the header of its
-    /// bitmap, without which as much of that is known as a header takes.
+    /// The areas of a device of `device_sectors` sectors by its superblock. `bitmap` is the header
+    /// of its bitmap; without it, one sector counts as the bitmap's area.
     ///
     /// # Errors
-    /// The partial parity log, or a bad block log that is not empty, cannot be where the superblock
-    /// says.
+    /// The partial parity log, or a bad block log that is not empty, cannot lie where the
+    /// superblock says.
     pub fn of(
         own: &Superblock,
         device_sectors: u64,
@@ -50,7 +50,8 @@ impl Places {
         let kept = [data.clone(), ("the superblock", superblock())];
         let bitmap = own.bitmap_offset().map(|offset| {
             let sectors = bitmap.map_or(1, |header| header.sectors_for(own.size));
-            // Arrays of 2008 to 2012 have it two sectors behind the start of the superblock.
+            // Arrays from 2008 to 2012 have the bitmap two sectors behind the start of the
+            // superblock.
             let written = own.super_offset..own.super_offset.saturating_add(own.sectors());
             check("the bitmap", offset.into(), sectors, &[data, ("the superblock", written)])
         });
@@ -94,11 +95,11 @@ impl Places {
         Ok(places)
     }
 
-    /// The same on a device whose logical blocks have so many sectors. Nothing is said of the
-    /// bitmap, see [`Places::bitmap_in_blocks`].
+    /// The areas on a device with logical blocks of `block_sectors` sectors. Does not check the
+    /// bitmap: see [`Places::bitmap_in_blocks`].
     ///
     /// # Errors
-    /// Something that the member cannot do without does not begin with a block.
+    /// An area that the member needs does not begin at a block.
     pub fn in_blocks(self, own: &Superblock, block_sectors: u64) -> Result<Self, MetadataError> {
         let check = |name: &str, start: u64| match start.is_multiple_of(block_sectors) {
             true => Ok(()),
@@ -134,7 +135,7 @@ impl Places {
     /// Header and bits of the bitmap, if there is one.
     ///
     /// # Errors
-    /// It cannot be there.
+    /// The bitmap cannot lie where the superblock says.
     pub fn bitmap(&self) -> Result<Option<Range<u64>>, MetadataError> {
         self.bitmap.clone().transpose()
     }
@@ -149,13 +150,13 @@ impl Places {
         self.bad_blocks.clone()
     }
 
-    /// An area that exists and is not used, in one sentence.
+    /// The reason why an area that exists is not used, in one sentence.
     pub fn unused(&self) -> Option<&str> {
         self.unused.as_deref()
     }
 
-    /// Why the bitmap cannot be written on a device whose logical blocks have so many sectors, if
-    /// so: only whole ones are.
+    /// The reason why the bitmap cannot be written on a device with logical blocks of
+    /// `block_sectors` sectors, if there is one: only whole blocks can be written.
     pub fn bitmap_in_blocks(&self, own: &Superblock, block_sectors: u64) -> Option<MetadataError> {
         let area = self.bitmap().ok()??;
         let bytes = block_sectors * SECTOR_SIZE;
@@ -184,12 +185,12 @@ impl Places {
     }
 }
 
-/// Of a bad block log.
+/// The notice about a bad block log that is not used.
 fn not_used(why: &MetadataError) -> String {
     format!("{why}: it is empty and not used, so a block that cannot be written fails the member")
 }
 
-/// The blocks of which something has a part.
+/// The whole blocks that an area touches.
 fn whole_blocks(area: &Range<u64>, block_sectors: u64) -> Range<u64> {
     area.start / block_sectors * block_sectors..area.end.next_multiple_of(block_sectors)
 }
@@ -198,7 +199,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
     one.start < other.end && other.start < one.end
 }
 
-/// An area of `sectors` sectors at `offset` from the superblock, apart from `others`.
+/// The area of `sectors` sectors at `offset` from the superblock, if it does not overlap `others`.
 fn area(
     own: &Superblock,
     device_sectors: u64,
@@ -226,7 +227,7 @@ mod tests {
     use proptest::prelude::*;
     use std::convert::Infallible;
 
-    /// The superblock of a member of a vector, with its device's sectors.
+    /// The superblock of a member in a test vector, with its device's sectors.
     fn member(vector: &str) -> (Minor, Superblock, u64) {
         let image = testing::member(vector, 0).unwrap();
         let read = |sector| Ok::<_, Infallible>(image.read_sectors(sector, 8));
@@ -256,12 +257,13 @@ mod tests {
             assert_eq!(places.bitmap_in_blocks(&near, 1), None);
             let why = places.bitmap_in_blocks(&near, 8).unwrap().to_string();
             assert!(why.contains("2 sectors from the superblock, inside a block"), "{why}");
-            // A superblock with more devices would reach it.
+            // The table of roles would overlap it in a superblock for more devices.
             assert_eq!((near.roles_max(), own.roles_max() > 384), (384, true));
             let longer = Superblock { roles: vec![0xFFFF; 385], ..near };
             let why = Places::of(&longer, sectors, None).unwrap().bitmap().unwrap_err().to_string();
             assert!(why.contains("reaches into the superblock"), "{why}");
-            // Data ends before the superblock of 1.0, and begins behind it else.
+            // The data ends before the superblock of version 1.0, and begins behind that of the
+            // others.
             let data = match minor {
                 Minor::V1_0 => -64 - (own.super_offset - own.size) as i32,
                 _ => own.data_offset as i32,

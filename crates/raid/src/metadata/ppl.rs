@@ -1,12 +1,12 @@
-//! The partial parity log of RAID-5: what the members that a write does not touch say of its
-//! parity, so that the parity can be made right again after a crash (`drivers/md/raid5-ppl.c`).
+//! The partial parity log of RAID-5: the parity of the data blocks that a write does not change.
+//! With it, parity can be corrected after a crash (`drivers/md/raid5-ppl.c`).
 //!
 //! ```text
 //! area: | header 4 KiB | partial parity of entry 0 | of entry 1 | ... | header | ... |
 //! ```
 //!
-//! A write's log is in the area of the member that holds its parity. Only the newest header of an
-//! area matters: a member has one log in flight at most.
+//! The log of a write is in the area of the member that holds the write's parity. Only the newest
+//! header of an area matters, because a member has at most one log in flight.
 
 use crate::ids::Role;
 use std::fmt;
@@ -28,7 +28,7 @@ pub const HEADER_BYTES: usize = 4096;
 pub const HEADER_SECTORS: u64 = PPL_HEADER_SECTORS;
 /// Most entries of a header.
 pub const ENTRIES_MAX: usize = 148;
-/// Most bytes of partial parity behind a header: what Linux keeps for one.
+/// The most bytes of partial parity behind a header: as many as Linux reserves.
 pub const PARITY_BYTES_MAX: u32 = 128 << 10;
 /// Most members of an array with a PPL.
 pub const DISKS_MAX: u32 = 64;
@@ -38,7 +38,7 @@ const SIGNATURE_AT: usize = offset_of!(RawPplHeader, signature);
 const CHECKSUM_AT: usize = offset_of!(RawPplHeader, checksum);
 const _: () = assert!(HEADER_BYTES == size_of::<RawPplHeader>());
 
-/// The CRC-32C of some bytes, as headers and entries have it.
+/// The CRC-32C of some bytes, in the form that headers and entries use.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
@@ -48,12 +48,12 @@ pub fn signature(set_uuid: Uuid) -> u32 {
     crc32c(&set_uuid.0)
 }
 
-/// Some stripes that a write changed together. Fields are named as in Linux.
+/// Stripes that one write changed. Fields are named as in Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PplEntry {
     /// The first array sector that was written.
     pub data_sector: u64,
-    /// Bytes of partial parity; 0: the stripes were written in full.
+    /// Bytes of partial parity; 0 if the stripes were written in full.
     pub pp_size: u32,
     /// Bytes of data that were written.
     pub data_size: u32,
@@ -90,14 +90,14 @@ impl PplEntry {
 pub struct PplHeader {
     /// See [`signature`].
     pub signature: u32,
-    /// Rises from header to header.
+    /// Greater than that of all earlier headers.
     pub generation: u64,
     /// At most [`ENTRIES_MAX`].
     pub entries: Vec<PplEntry>,
 }
 
 impl PplHeader {
-    /// A header of no writes.
+    /// A header without entries.
     pub fn empty(signature: u32, generation: u64) -> Self {
         PplHeader { signature, generation, entries: Vec::new() }
     }
@@ -105,7 +105,7 @@ impl PplHeader {
     /// The fields of a header.
     ///
     /// # Errors
-    /// It is of another array or of none, has too many entries, its checksum is wrong, or its
+    /// The header is of another array or none, has too many entries or a wrong checksum, or its
     /// generation leaves no room for later ones.
     pub fn parse(bytes: &[u8], signature: u32) -> Result<Self, MetadataError> {
         let absent = |found: u32| {
@@ -143,10 +143,10 @@ impl PplHeader {
         out
     }
 
-    /// Puts the same into `out`, whatever that held.
+    /// Writes the header's bytes into `out`, whose former contents do not matter.
     ///
     /// # Panics
-    /// If `out` has not [`HEADER_BYTES`].
+    /// If `out` does not have [`HEADER_BYTES`] bytes.
     pub fn write_to(&self, out: &mut [u8]) {
         assert_eq!(out.len(), HEADER_BYTES);
         out.fill(0);
@@ -168,7 +168,8 @@ impl PplHeader {
         self.entries.iter().map(|entry| u64::from(entry.pp_size)).sum()
     }
 
-    /// The entries, each with the place of its partial parity in the area; `at` is the header's.
+    /// The entries, each with the sector of its partial parity in the area; `at` is the header's
+    /// sector.
     pub fn entries_at(&self, at: u64) -> impl Iterator<Item = (u64, &PplEntry)> {
         let mut next = at + HEADER_SECTORS;
         self.entries.iter().map(move |entry| {
@@ -187,9 +188,9 @@ pub(crate) fn header_checksum(bytes: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// Why the log of a superblock's device does not tell what was being written, if so: its first
-/// header, at which the walk of [`newest`] begins, cannot be used. `read` gives so many bytes from
-/// a sector of the device on.
+/// The reason why the log of a superblock's device cannot be used, if there is one: its first
+/// header, with which [`newest`] begins, is damaged. `read` returns a number of bytes from a sector
+/// of the device on.
 pub fn damage<E: fmt::Display>(
     own: &Superblock,
     places: &Places,
@@ -202,8 +203,8 @@ pub fn damage<E: fmt::Display>(
     Some(invalid(format!("partial parity log: {error}")))
 }
 
-/// The newest header of an area of `area_sectors` sectors, and its sector there. `read` gives the
-/// [`HEADER_BYTES`] from a sector of the area on.
+/// The newest header of an area of `area_sectors` sectors, and its sector in the area. `read`
+/// returns the [`HEADER_BYTES`] from a sector of the area on.
 ///
 /// # Errors
 /// The error of `read`.
@@ -216,7 +217,7 @@ pub fn newest<E>(
     let mut next = 0;
     while next + HEADER_SECTORS <= area_sectors {
         let Ok(header) = PplHeader::parse(&read(next)?, signature) else { break };
-        // Behind the newest one begins an older round of the ring.
+        // An older round of the ring begins behind the newest header.
         if best.as_ref().is_some_and(|(_, last)| header.generation < last.generation) {
             break;
         }
@@ -227,25 +228,25 @@ pub fn newest<E>(
     Ok(best)
 }
 
-/// 4 KiB of parity to recompute: the exclusive or of the contents of the `touched` places and of
-/// the partial parity.
+/// 4 KiB of parity to recompute: the exclusive or of the blocks `touched` and of the partial
+/// parity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParityBlock {
     /// Role of the member with the parity.
     pub role: Role,
     /// Its member sector.
     pub sector: u64,
-    /// The blocks that were being written. If one of their members is missing or out of sync there,
-    /// the parity stays as it is.
+    /// The blocks that were being written. If one of their members is missing or not in sync there,
+    /// the parity is not changed.
     pub touched: Vec<MemberAddress>,
-    /// Byte of the entry's partial parity; `None`: the stripe was written in full.
+    /// The offset in the entry's partial parity; `None` if the stripe was written in full.
     pub parity_at: Option<usize>,
 }
 
-/// The parity blocks that an entry tells to compute, in an array whose members use `used` sectors.
+/// The parity blocks that an entry covers, in an array whose members use `used` sectors.
 ///
 /// # Errors
-/// Sizes or places that no write has.
+/// The entry has sizes or places that no write has.
 pub fn decode(
     entry: &PplEntry,
     layout: &Layout,
@@ -283,11 +284,11 @@ pub fn decode(
     Ok((0..strip).step_by(STRIPE_SECTORS as usize).map(block).collect())
 }
 
-/// The extent of an entry.
+/// The extent of an entry on the members.
 struct Extent {
-    /// Sectors of each member.
+    /// Sectors on each member.
     strip: u64,
-    /// The array sector behind the last.
+    /// The end of the written array sectors.
     last: u64,
 }
 
@@ -325,14 +326,15 @@ fn extent(entry: &PplEntry, layout: &Layout) -> Result<Extent, MetadataError> {
 pub struct StripeWrite {
     /// Its member sector, a multiple of [`STRIPE_SECTORS`].
     pub sector: u64,
-    /// The data slots that are written: consecutive, at least one. All of them: a full stripe.
+    /// The data slots that are written: consecutive, at least one. If they are all slots, the
+    /// stripe is written in full.
     pub slots: Range<u32>,
 }
 
-/// Builds a log: a header, and an order of partial parities behind it.
+/// Builds a log: a header, and the order of the partial parities behind it.
 ///
-/// Invariants: the stripes of an entry follow one another in one row and write the same slots; the
-/// log stays within [`ENTRIES_MAX`] and [`PARITY_BYTES_MAX`].
+/// Invariants: the stripes of an entry are adjacent in one row and write the same slots; the log
+/// stays within [`ENTRIES_MAX`] and [`PARITY_BYTES_MAX`].
 #[derive(Debug)]
 pub struct PplBuilder {
     layout: Layout,
@@ -355,19 +357,19 @@ impl PplBuilder {
         }
     }
 
-    /// Begins another log, with a generation of its own, in the memory of the one before.
+    /// Begins a new log with generation `generation`, and reuses the memory of the previous one.
     pub fn restart(&mut self, generation: u64) {
         self.header.generation = generation;
         self.header.entries.clear();
         (self.parity_bytes, self.last) = (0, None);
     }
 
-    /// Adds a stripe; false when the log has no room for it, and is as it was. All stripes of a log
-    /// have their parity on the same member. `partial` is the stripe's partial parity, 4 KiB, which
-    /// stands behind those that were added before; of a full stripe it is empty.
+    /// Adds a stripe. False if the log has no room; the log is unchanged then. All stripes of a log
+    /// have their parity on the same member. `partial` is the stripe's partial parity of 4 KiB,
+    /// which goes behind those added before; for a full stripe it is empty.
     ///
     /// # Panics
-    /// On slots that the array does not have, and a partial parity of another length.
+    /// On slots that the array does not have, and on a partial parity of another length.
     pub fn add(&mut self, stripe: StripeWrite, partial: &[u8]) -> bool {
         let data_disks = self.layout.data_disks();
         assert!(stripe.slots.start < stripe.slots.end && stripe.slots.end <= data_disks);
@@ -538,7 +540,7 @@ mod tests {
     fn a_log_has_an_end() {
         let mut builder = PplBuilder::new(layout(), 0, 0);
         let stripe = |sector| StripeWrite { sector, slots: 0..1 };
-        // Every other row of four has its parity elsewhere, which the builder leaves to its user.
+        // Other rows of four have their parity on other members; the builder does not check that.
         let added = (0..200).take_while(|n| builder.add(stripe(n * 512), &[0; 4096])).count();
         assert_eq!((added, builder.parity_bytes()), (32, PARITY_BYTES_MAX));
         let mut builder = PplBuilder::new(layout(), 0, 0);
@@ -548,7 +550,7 @@ mod tests {
     }
 
     proptest! {
-        /// A built log decodes to the stripes that it was built of.
+        /// A built log decodes to the stripes that were added.
         #[test]
         fn built_entries_decode_to_their_stripes(
             stripes in prop::collection::vec((0u64..24, 0u64..16, 0u32..3, 1u32..4), 1..20),

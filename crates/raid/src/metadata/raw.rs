@@ -1,9 +1,9 @@
-//! The structures of md on a disk, byte for byte: `mdp_superblock_1` and `bitmap_super_t` of
-//! `include/uapi/linux/raid/md_p.h` and `drivers/md/md-bitmap.h`, `ppl_header` of `md_p.h`. Fields
-//! have Linux's names.
+//! The structures of md on disk, byte by byte: `mdp_superblock_1` and `ppl_header` of
+//! `include/uapi/linux/raid/md_p.h`, and `bitmap_super_t` of `drivers/md/md-bitmap.h`. Fields have
+//! Linux's names.
 //!
-//! Nothing is checked here but sizes and offsets, at compile time. The module of
-//! each structure says what the fields mean, and which values are taken.
+//! This file checks only sizes and offsets, at compile time. The module of each structure says what
+//! the fields mean and which values are accepted.
 
 use std::mem::{offset_of, size_of};
 use zerocopy::little_endian::{I32, U16, U32, U64};
@@ -115,7 +115,7 @@ pub(super) struct RawPplEntry {
     pub(super) checksum: U32,
 }
 
-/// `struct ppl_header`, filled up to its 4 KiB.
+/// `struct ppl_header`, padded to its 4 KiB.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(super) struct RawPplHeader {

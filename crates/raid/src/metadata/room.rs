@@ -1,5 +1,5 @@
-//! Where mdadm puts what on a new array's members, and how much of them it leaves for data
-//! (mdadm `super1.c`, `validate_geometry1` and `write_init_super1`).
+//! The places that mdadm gives to the areas of a new array's member, and the space that it leaves
+//! for data (mdadm `super1.c`, `validate_geometry1` and `write_init_super1`).
 //!
 //! ```text
 //! 1.1, 1.2: | superblock 8 | bitmap or PPL | bad block log 8 | headroom | data ...
@@ -10,13 +10,13 @@ use super::superblock::{DEVICE_SECTORS_MIN, Minor};
 
 /// Sectors of a bad block log.
 pub const BAD_BLOCK_LOG_SECTORS: u64 = 8;
-/// Sectors of a superblock with what follows it in its 4 KiB.
+/// Sectors of a superblock: its whole 4 KiB.
 const SUPERBLOCK_SECTORS: u64 = 8;
-/// Sectors that mdadm keeps for a PPL.
+/// Sectors that mdadm reserves for a PPL.
 pub const PPL_SECTORS: u64 = 2048;
-/// Most sectors that mdadm leaves before the data, so that a reshape can move it.
+/// The most sectors that mdadm leaves free before the data, so that a reshape can move the data.
 const HEADROOM_SECTORS_MAX: u64 = 262_144;
-/// The start of data is a multiple of it.
+/// The start of data is a multiple of this.
 const DATA_ALIGNMENT_SECTORS: u64 = 2048;
 const GIB_SECTORS: u64 = 1 << 21;
 
@@ -25,13 +25,13 @@ const GIB_SECTORS: u64 = 1 << 21;
 pub enum Log {
     /// Nothing, but there is room for a bitmap.
     None,
-    /// A bitmap of so many sectors.
+    /// A bitmap of this many sectors.
     Bitmap(u64),
     /// A partial parity log.
     Ppl,
 }
 
-/// Sectors that mdadm keeps for a bitmap on so many sectors.
+/// Sectors that mdadm reserves for the bitmap of a device of `sectors` sectors.
 pub fn bitmap_room(sectors: u64) -> u64 {
     match sectors {
         0..128 => 0,
@@ -44,14 +44,14 @@ pub fn bitmap_room(sectors: u64) -> u64 {
 /// Sectors left before the data for a later reshape.
 fn headroom(device_sectors: u64, chunk_sectors: u64) -> u64 {
     let mut room = HEADROOM_SECTORS_MAX;
-    // A thousandth of the device at most, but two chunks at least (mdadm counts these in KiB).
+    // At most a thousandth of the device, but at least two chunks (mdadm counts these in KiB).
     while room * 1024 > device_sectors && room / 2 >= chunk_sectors * 2 {
         room /= 2;
     }
     room
 }
 
-/// The sector where data starts, by the size of the array's first device.
+/// The sector where data starts; it depends on the size of the array's first device.
 pub fn data_offset(minor: Minor, device_sectors: u64, chunk_sectors: u64, ppl: bool) -> u64 {
     if minor == Minor::V1_0 {
         return 0;
@@ -73,7 +73,7 @@ pub fn available(minor: Minor, device_sectors: u64, data_offset: u64, ppl: bool)
     (device_sectors & !7).saturating_sub(16 + BAD_BLOCK_LOG_SECTORS + log)
 }
 
-/// Where a member's parts are: sectors of the device, offsets from the superblock.
+/// The areas of a member: sectors of the device, and offsets from the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// The superblock.
@@ -86,10 +86,10 @@ pub struct Parts {
     pub bblog_offset: i32,
 }
 
-/// Where the parts of a member are whose array uses `used` sectors of each.
+/// The areas of a member of an array that uses `used` sectors of each member.
 ///
 /// # Errors
-/// The device is too small, or there is too little room before the data: one sentence.
+/// The device is too small, or has too little room before the data. The message is one sentence.
 pub fn parts(
     minor: Minor,
     device_sectors: u64,
@@ -122,7 +122,7 @@ pub fn parts(
     let log_offset = SUPERBLOCK_SECTORS;
     let log_end = log_offset + if log == Log::None { 0 } else { room };
     let before = data_offset.saturating_sub(super_offset);
-    // Behind what is kept for a bitmap, or else just before the data.
+    // Behind the space reserved for a bitmap, but at the latest just before the data.
     let bblog_offset = (log_offset + room).min(before.saturating_sub(BAD_BLOCK_LOG_SECTORS));
     if bblog_offset < log_end {
         return Err(format!(
@@ -139,8 +139,8 @@ pub fn parts(
     })
 }
 
-/// Sectors for a bitmap's header and bits. Of 1.0 they are before the superblock, where mdadm takes
-/// what it keeps for a bitmap.
+/// Sectors for a bitmap's header and bits. With version 1.0 they lie before the superblock, in the
+/// space that mdadm reserves for a bitmap.
 pub fn bitmap_room_at(minor: Minor, device_sectors: u64, data_offset: u64) -> u64 {
     match minor {
         Minor::V1_0 => bitmap_room(device_sectors),

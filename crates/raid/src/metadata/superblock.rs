@@ -1,7 +1,8 @@
-//! The superblock of version 1.x: 256 bytes, then two for each device that the array has known.
+//! The superblock of version 1.x: 256 bytes, then two bytes for each device that the array has
+//! known.
 //!
-//! Reading has two steps: [`Superblock::decode`] takes what has the magic number, to be
-//! shown; [`Superblock::parse`] takes only what Linux would let into an array
+//! Reading has two steps. [`Superblock::decode`] accepts anything with the magic number, so that it
+//! can be shown; [`Superblock::parse`] accepts only a superblock that Linux would accept
 //! (`drivers/md/md.c`, `super_1_load`).
 
 use bitflags::bitflags;
@@ -16,15 +17,15 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 pub const MAGIC: u32 = 0xA92B_4EFC;
 /// Bytes before the table of roles.
 pub const FIXED_BYTES: usize = 256;
-/// Most bytes of a superblock: what a reader has to read.
+/// The most bytes of a superblock; a reader has to read as many.
 pub const SUPERBLOCK_BYTES_MAX: usize = 4096;
-/// Most entries of the table of roles: they end with the 4096 bytes.
+/// The most entries of the table of roles, which ends with the 4096 bytes.
 pub const ROLES_MAX: usize = (SUPERBLOCK_BYTES_MAX - FIXED_BYTES) / 2;
-/// Sectors of the smallest device that md takes.
+/// Sectors of the smallest device that md accepts.
 pub const DEVICE_SECTORS_MIN: u64 = 24;
 /// `resync_offset` of an array whose parity is right everywhere.
 pub const CLEAN: u64 = u64::MAX;
-/// Set in a member's number by a Synology NAS; no array has so many members.
+/// A Synology NAS sets this in a member's number; no array has so many members.
 const ROLE_ERROR_FLAG: u16 = 0x8000;
 const CHECKSUM_AT: usize = offset_of!(RawSuperblock, sb_csum);
 const MAX_DEV_AT: usize = offset_of!(RawSuperblock, max_dev);
@@ -34,21 +35,21 @@ bitflags! {
     /// The bits of a superblock's `feature_map`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Features: u32 {
-        /// `bitmap_offset` holds.
+        /// `bitmap_offset` is valid.
         const BITMAP_OFFSET = 1;
-        /// This member is being rebuilt; `recovery_offset` holds.
+        /// This member is being rebuilt; `recovery_offset` is valid.
         const RECOVERY_OFFSET = 2;
         /// The array is being reshaped.
         const RESHAPE_ACTIVE = 4;
         /// The bad block log is not empty.
         const BAD_BLOCKS = 8;
-        /// This member must replace the one that has the same role.
+        /// This member will replace the one with the same role.
         const REPLACEMENT = 0x10;
         /// The reshape runs downward.
         const RESHAPE_BACKWARDS = 0x20;
-        /// `new_offset` holds.
+        /// `new_offset` is valid.
         const NEW_OFFSET = 0x40;
-        /// The rebuild goes by the bitmap.
+        /// The rebuild follows the bitmap.
         const RECOVERY_BITMAP = 0x80;
         /// Several machines share the array.
         const CLUSTERED = 0x100;
@@ -58,14 +59,14 @@ bitflags! {
         const PPL = 0x400;
         /// Each member has a ring of partial parity logs.
         const MULTIPLE_PPLS = 0x800;
-        /// The layout of a RAID-0 is told.
+        /// The layout of a RAID-0 is recorded.
         const RAID0_LAYOUT = 0x1000;
     }
 }
 
 impl Features {
-    /// The features of an array, not of one of its devices. Linux rewrites them with each update
-    /// (`super_1_sync`); a device that says otherwise was not told.
+    /// The features of the array, not of one device. Linux rewrites them with each update
+    /// (`super_1_sync`); a device that differs has missed an update.
     pub(crate) const OF_ARRAY: Self = Self::RESHAPE_ACTIVE
         .union(Self::RESHAPE_BACKWARDS)
         .union(Self::NEW_OFFSET)
@@ -74,7 +75,7 @@ impl Features {
         .union(Self::RAID0_LAYOUT);
 }
 
-/// Where the superblock stands; not stored, but told by where it is found.
+/// The place of the superblock. It is not stored, but known from where the superblock was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Minor {
     /// Near the end of the device.
@@ -86,10 +87,11 @@ pub enum Minor {
 }
 
 impl Minor {
-    /// In the order in which mdadm looks for them.
+    /// All places, in the order in which mdadm tries them.
     pub const ALL: [Minor; 3] = [Minor::V1_0, Minor::V1_1, Minor::V1_2];
 
-    /// The sector of the superblock on a device of so many sectors; `None` if it is too small.
+    /// The sector of the superblock on a device of `device_sectors` sectors; `None` if it is too
+    /// small.
     pub fn sector(self, device_sectors: u64) -> Option<u64> {
         if device_sectors < DEVICE_SECTORS_MIN {
             return None;
@@ -111,13 +113,14 @@ impl Minor {
     }
 }
 
-/// Where a superblock may stand on a device of so many sectors, those of version 0.90 included.
+/// The sectors where a superblock may lie on a device of `device_sectors` sectors, including those
+/// of version 0.90.
 pub fn places(device_sectors: u64) -> impl Iterator<Item = u64> {
     let old = (device_sectors & !127).checked_sub(128);
     Minor::ALL.into_iter().filter_map(move |minor| minor.sector(device_sectors)).chain(old)
 }
 
-/// The bytes begin like a superblock, of whatever version and machine.
+/// The bytes begin like a superblock of any version and byte order.
 pub fn is_magic(bytes: &[u8]) -> bool {
     [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()].iter().any(|magic| bytes.starts_with(magic))
 }
@@ -125,7 +128,7 @@ pub fn is_magic(bytes: &[u8]) -> bool {
 /// The role of a device, or its state, in the table of roles (`dev_roles`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DevRole {
-    /// A member, with its number.
+    /// A member, with its role.
     Active(u16),
     /// A spare.
     Spare,
@@ -159,7 +162,7 @@ impl DevRole {
     }
 }
 
-/// Where the partial parity log of a member is.
+/// The place of a member's partial parity log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PplArea {
     /// Sectors from the superblock.
@@ -168,11 +171,11 @@ pub struct PplArea {
     pub sectors: u16,
 }
 
-/// A superblock. Fields are named as in Linux and are in sectors where they count space; those of a
-/// reshape hold only while there is one.
+/// A superblock. Fields are named as in Linux. Space is counted in sectors. Fields of a reshape are
+/// valid only during one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Which of the other fields hold.
+    /// The features, which also say which other fields are valid.
     pub feature_map: Features,
     /// Of the array.
     pub set_uuid: Uuid,
@@ -190,27 +193,27 @@ pub struct Superblock {
     pub chunk_sectors: u32,
     /// Members of the complete array, parity included.
     pub raid_disks: u32,
-    /// Place of the bitmap or of the PPL, by the feature map.
+    /// The place of the bitmap or of the PPL, depending on the feature map.
     pub bitmap_or_ppl: [u8; 4],
     /// Of a reshape.
     pub new_level: i32,
     /// Of a reshape: the next array sector.
     pub reshape_position: u64,
-    /// Of a reshape: members that come; negative: that go.
+    /// Of a reshape: members that are added, or removed if negative.
     pub delta_disks: i32,
     /// Of a reshape.
     pub new_layout: u32,
     /// Of a reshape: sectors.
     pub new_chunk: u32,
-    /// Of a reshape: what is added to `data_offset`.
+    /// Of a reshape: the change of `data_offset`.
     pub new_offset: i32,
     /// Where data starts on the device.
     pub data_offset: u64,
     /// Sectors for data on this device, used or not.
     pub data_size: u64,
-    /// Where on the device this superblock is.
+    /// The sector of the device at which this superblock lies.
     pub super_offset: u64,
-    /// Member sectors below it are rebuilt; of a journal the tail.
+    /// Member sectors below this are rebuilt; for a journal its tail.
     pub recovery_offset: u64,
     /// Number of this device in the table of roles.
     pub dev_number: u32,
@@ -220,11 +223,11 @@ pub struct Superblock {
     pub device_uuid: Uuid,
     /// 1 write-mostly, 2 failfast.
     pub devflags: u8,
-    /// Logarithm of the bad block log's unit in sectors.
+    /// Log2 of the bad block log's unit in sectors.
     pub bblog_shift: u8,
     /// Sectors of the bad block log.
     pub bblog_size: u16,
-    /// Where it is, from the superblock; 0: there is none.
+    /// The offset of the bad block log from the superblock; 0 if there is none.
     pub bblog_offset: i32,
     /// Last update, as `ctime`.
     pub utime: u64,
@@ -232,20 +235,20 @@ pub struct Superblock {
     pub events: u64,
     /// [`CLEAN`], or the member sector below which parity is right.
     pub resync_offset: u64,
-    /// As stored; [`Superblock::to_bytes`] recomputes it.
+    /// The stored checksum; [`Superblock::to_bytes`] recomputes it.
     pub checksum: u32,
-    /// Bytes of the array's logical block, or 0: not told. Linux 6.19 stores it, older kernels
-    /// refuse what has it: it is kept as it is found.
+    /// Bytes of the array's logical block; 0 if not recorded. Linux 6.19 stores it, and older
+    /// kernels refuse a superblock with it, so a stored value is kept.
     pub logical_block_size: u32,
     /// The role of each device that the array has known, by `dev_number`.
     pub roles: Vec<u16>,
 }
 
 impl Superblock {
-    /// The fields of `bytes`, if they are a superblock at all; a wrong checksum is let through.
+    /// Decodes `bytes`, if they are a superblock at all; accepts a wrong checksum.
     ///
     /// # Errors
-    /// No magic number, another major version, or more devices than there are bytes for.
+    /// The magic number or the major version is wrong, or the bytes are too few for the devices.
     pub fn decode(bytes: &[u8]) -> Result<Self, MetadataError> {
         let magic = u32_at(bytes, 0);
         if bytes.len() < FIXED_BYTES || magic != MAGIC {
@@ -292,11 +295,11 @@ impl Superblock {
         })
     }
 
-    /// The superblock that was read at `at_sector` of a device of `device_sectors` sectors, if
-    /// Linux would take it. `bytes` are up to [`SUPERBLOCK_BYTES_MAX`].
+    /// Parses the superblock that was read at `at_sector` of a device of `device_sectors` sectors,
+    /// and checks it as Linux does. `bytes` are up to [`SUPERBLOCK_BYTES_MAX`].
     ///
     /// # Errors
-    /// The first field that Linux would refuse, with what would be right.
+    /// The first field that Linux would refuse, with a value that would be right.
     pub fn parse(bytes: &[u8], at_sector: u64, device_sectors: u64) -> Result<Self, MetadataError> {
         let found = Self::decode(bytes)?;
         let expected = checksum(bytes);
@@ -314,7 +317,7 @@ impl Superblock {
         }
         found.check_features()?;
         if found.dev_number as usize >= ROLES_MAX {
-            // There can be no role for it.
+            // The table of roles cannot have an entry for it.
             return Err(invalid(format!(
                 "dev_number is {}, expected below {ROLES_MAX}",
                 found.dev_number
@@ -380,7 +383,7 @@ impl Superblock {
         Ok(())
     }
 
-    /// The superblock's bytes, whole sectors, with a checksum that is right.
+    /// The superblock's bytes in whole sectors, with the right checksum.
     pub fn to_bytes(&self) -> Vec<u8> {
         let len = FIXED_BYTES + 2 * self.roles.len();
         let mut out = vec![0; len.next_multiple_of(SECTOR_BYTES)];
@@ -448,7 +451,7 @@ impl Superblock {
         }
     }
 
-    /// The minor version, told by where this superblock says it is.
+    /// The minor version, known from where this superblock lies.
     pub fn minor(&self) -> Minor {
         match self.super_offset {
             0 => Minor::V1_1,
@@ -463,13 +466,13 @@ impl Superblock {
         there.then(|| i32::from_le_bytes(self.bitmap_or_ppl))
     }
 
-    /// Sectors that are written of it.
+    /// The sectors of it that are written.
     pub fn sectors(&self) -> u64 {
         (FIXED_BYTES + 2 * self.roles.len()).div_ceil(SECTOR_BYTES) as u64
     }
 
-    /// Most entries that its table of roles can have: it ends with its 4 KiB, or before a bitmap in
-    /// them.
+    /// The most entries that its table of roles can have. The table ends with the superblock's 4
+    /// KiB, or before a bitmap within these.
     pub fn roles_max(&self) -> usize {
         let bitmap = self.bitmap_offset().and_then(|offset| usize::try_from(offset).ok());
         let room =
@@ -477,7 +480,7 @@ impl Superblock {
         room.min(SUPERBLOCK_BYTES_MAX).saturating_sub(FIXED_BYTES) / 2
     }
 
-    /// Sectors of whole chunks that are used on each member, as Linux does.
+    /// Sectors used on each member, rounded down to whole chunks as in Linux.
     pub fn used(&self) -> u64 {
         self.size - self.size % u64::from(self.chunk_sectors.max(1))
     }
@@ -493,13 +496,12 @@ impl Superblock {
     /// The role of the device with number `dev_number`; one that is not in the table is a spare.
     pub fn role_of(&self, dev_number: u32) -> DevRole {
         let number = self.roles.get(dev_number as usize).copied().unwrap_or(0xFFFF);
-        // Numbers that md does not use are no role.
+        // A number that md does not use is treated as failed.
         DevRole::from_number(number).unwrap_or(DevRole::Faulty)
     }
 
-    /// True if the table has the error flag of Synology's md on a device: a member that had I/O
-    /// errors, and that the array went on using (`E` in its /proc/mdstat). Linux knows no such
-    /// flag.
+    /// True if the table has the error flag of Synology's md for a device: the member had I/O
+    /// errors, and the array kept using it (`E` in its /proc/mdstat). Linux has no such flag.
     pub fn has_error_flag(&self, dev_number: u32) -> bool {
         let number = self.roles.get(dev_number as usize);
         number.is_some_and(|number| (ROLE_ERROR_FLAG..0xFF00).contains(number))
@@ -518,7 +520,7 @@ impl Superblock {
     /// The geometry.
     ///
     /// # Errors
-    /// A level without parity, or what [`Layout::new`] or md would not take.
+    /// The level has no parity, or [`Layout::new`] or md would refuse the geometry.
     pub fn geometry(&self) -> Result<Layout, MetadataError> {
         let level = Level::from_number(self.level).ok_or_else(|| {
             MetadataError::Unknown(format!(
@@ -556,12 +558,13 @@ pub fn level_name(level: i32) -> String {
     }
 }
 
-/// The part before the table of roles, and the table with what follows; zeroes where the bytes end.
+/// The part before the table of roles, and the bytes from the table on; zeroes replace missing
+/// bytes.
 fn fixed_part(bytes: &[u8]) -> (RawSuperblock, &[u8]) {
     RawSuperblock::read_from_prefix(bytes).unwrap_or_else(|_| (RawSuperblock::new_zeroed(), &[]))
 }
 
-/// Entries of the table of roles, which has bytes for `room`.
+/// The number of entries in the table of roles; the bytes have space for `room`.
 fn number_of_roles(raw: &RawSuperblock, room: usize) -> Result<usize, MetadataError> {
     let major = raw.major_version;
     if major != 1 {
@@ -589,23 +592,24 @@ fn check_padding(raw: &RawSuperblock) -> Result<(), MetadataError> {
     }
 }
 
-/// The checksum that a superblock should have: the sum of its words as if the stored one were zero,
-/// folded to 32 bits (`calc_sb_1_csum`). Bytes that end too early are summed as far as they go.
+/// The checksum that a superblock should have: the sum of its words with the stored checksum as
+/// zero, folded to 32 bits (`calc_sb_1_csum`). If bytes are missing, the sum covers those that are
+/// there.
 pub fn checksum(bytes: &[u8]) -> u32 {
     let roles = (u32_at(bytes, MAX_DEV_AT) as usize).min(ROLES_MAX);
     let used = &bytes[..bytes.len().min(FIXED_BYTES + 2 * roles)];
-    // A pair of bytes at the end is the low half of a word.
+    // Two bytes at the end count as the low half of a word.
     let words = used.chunks(4).map(|word| u64::from(u32_at(word, 0)));
     let stored = if used.len() >= CHECKSUM_AT + 4 { u32_at(used, CHECKSUM_AT) } else { 0 };
     let sum = words.sum::<u64>() - u64::from(stored);
     (sum as u32).wrapping_add((sum >> 32) as u32)
 }
 
-/// The superblock of a device, looked for in every place as mdadm does: of several the one whose
-/// array was made last. `read` gives the 4096 bytes from a sector on.
+/// Looks for the superblock of a device in every place, as mdadm does. Of several it takes the one
+/// whose array was created last. `read` returns the 4096 bytes from a sector on.
 ///
 /// # Errors
-/// The error of `read`; or, in the inner result, why there is none that can be used.
+/// The error of `read`; or, in the inner result, the reason why no superblock can be used.
 pub fn probe<E>(
     device_sectors: u64,
     mut read: impl FnMut(u64) -> Result<Vec<u8>, E>,
@@ -634,12 +638,12 @@ pub fn probe<E>(
     Ok(best.ok_or(refused))
 }
 
-/// Seconds of the array's creation.
+/// The second in which the array was created.
 fn made(superblock: &Superblock) -> u64 {
     seconds(superblock.ctime)
 }
 
-/// Seconds since 1970 of a superblock's time, which has microseconds above them.
+/// The seconds since 1970 of a superblock's time, without the microseconds in its upper bits.
 pub fn seconds(time: u64) -> u64 {
     time & ((1 << 40) - 1)
 }

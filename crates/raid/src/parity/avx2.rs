@@ -1,6 +1,6 @@
-//! The kernels for AVX2: doubling by a comparison of signs, products by two tables of 16 bytes
-//! that `vpshufb` looks up (Plank, Greenan and Miller, "Screaming fast Galois field arithmetic
-//! using Intel SIMD instructions").
+//! The kernels for AVX2. They find the bytes whose doubling overflows by a signed comparison, and
+//! multiply with two tables of 16 bytes that `vpshufb` looks up (Plank, Greenan and Miller,
+//! "Screaming fast Galois field arithmetic using Intel SIMD instructions").
 
 #![allow(unsafe_code, reason = "vectors are loaded and stored by address")]
 
@@ -58,7 +58,7 @@ fn double(vector: Vector) -> Vector {
     [double(vector[0]), double(vector[1])]
 }
 
-/// Each value of a byte's low and high four bits, times a coefficient.
+/// The products of a coefficient with each value of a byte's low, and of its high, four bits.
 #[derive(Clone, Copy)]
 struct Products {
     low: __m256i,
@@ -95,7 +95,7 @@ impl Products {
 
 define_passes!("avx2", xor 4, pq 2);
 
-/// Horner's rule: one doubling for each step from a power to the next.
+/// Horner's rule: one doubling for each step down from one power to the next.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn pq_pass<const N: usize>(

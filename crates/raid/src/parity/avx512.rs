@@ -1,5 +1,5 @@
-//! The kernels for AVX-512 with GFNI: `vgf2p8affineqb` multiplies each byte with a matrix of bits,
-//! which any coefficient is. (`vgf2p8mulb` has another polynomial.)
+//! The kernels for AVX-512 with GFNI. `vgf2p8affineqb` multiplies each byte by a bit matrix; every
+//! coefficient has such a matrix. (`vgf2p8mulb` uses another polynomial.)
 
 #![allow(unsafe_code, reason = "vectors are loaded and stored by address")]
 
@@ -22,8 +22,8 @@ const fn matrices() -> [u64; 256] {
     table
 }
 
-/// Column `j` of the matrix is the coefficient times x^j; row `i` makes bit `i` of the product
-/// and lies in byte `7 - i` (Intel's manual, GF2P8AFFINEQB).
+/// The bit matrix of a coefficient. Its column `j` is the coefficient times x^j. Its row `i` gives
+/// bit `i` of the product and lies in byte `7 - i` (Intel's manual, GF2P8AFFINEQB).
 const fn matrix(coefficient: u8) -> u64 {
     let (mut matrix, mut column) = (0, 0);
     while column < 8 {
@@ -79,8 +79,8 @@ fn times(vector: __m512i, matrix: __m512i) -> __m512i {
 
 define_passes!("avx512f,gfni", xor 4, pq 4);
 
-/// Each source times its own matrix: nothing waits for the source before it, unlike in Horner's
-/// rule, and gaps between powers cost nothing.
+/// Multiplies each source by its own matrix. Unlike in Horner's rule, no step waits for the source
+/// before it, and gaps between powers cost nothing.
 #[target_feature(enable = "avx512f,gfni")]
 #[inline]
 fn pq_pass<const N: usize>(

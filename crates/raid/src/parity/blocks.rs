@@ -1,14 +1,14 @@
-//! The words of all kernels: sets of instructions, sources, buffers in blocks.
+//! The types that all kernels share: instruction sets, sources, and buffers in blocks.
 
 use std::fmt;
 
 /// The length of a buffer is a multiple of this.
 pub const BLOCK_BYTES: usize = 64;
 
-/// The data of a member, behind the power of the generator that it has in Q: 0 to 254.
+/// The data of a member, after the power of the generator by which it counts in Q: 0 to 254.
 pub type Source<'a> = (u8, &'a [u8]);
 
-/// A set of instructions for which there are kernels.
+/// An instruction set for which there are kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
     /// Plain Rust, on every CPU.
@@ -20,7 +20,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// All of them, the narrowest first.
+    /// All instruction sets, the narrowest vectors first.
     pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
 }
 

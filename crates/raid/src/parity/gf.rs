@@ -1,17 +1,18 @@
-//! GF(2^8) as RAID-6 has it: polynomial x^8+x^4+x^3+x^2+1 (0x11d), generator 2 (Linux `lib/raid6`).
+//! GF(2^8) as in RAID-6: polynomial x^8+x^4+x^3+x^2+1 (0x11d), generator 2 (Linux `lib/raid6`).
 //!
-//! Addition is xor. A coefficient of Q is a power of the generator: [`power`].
+//! Addition is xor. The coefficients of Q are powers of the generator: [`power`].
 
-/// The low eight bits of the polynomial: what x^8 is.
+/// The low eight bits of the polynomial, to which x^8 is reduced.
 pub(super) const REDUCTION: u8 = 0x1d;
 
-/// Nonzero elements, which is also the order of the generator.
+/// The number of nonzero elements, which is also the order of the generator.
 const ORDER: usize = 255;
 
-/// `EXP[n]` is the generator to the n; twice over, so that a sum of two logarithms is an index.
+/// `EXP[n]` is the generator to the power n. The table has two periods, so that the sum of two
+/// logarithms is a valid index.
 const EXP: [u8; 2 * ORDER] = exponents();
 
-/// `LOG[g^n]` is n; `LOG[0]` means nothing.
+/// `LOG[g^n]` is n; `LOG[0]` is not used.
 const LOG: [u8; 256] = logarithms();
 
 /// Twice `value`.
@@ -47,7 +48,7 @@ pub const fn mul(a: u8, b: u8) -> u8 {
     EXP[LOG[a as usize] as usize + LOG[b as usize] as usize]
 }
 
-/// The generator to the `exponent`, which counts modulo 255.
+/// The generator to the power `exponent`, which counts modulo 255.
 pub const fn power(exponent: u8) -> u8 {
     EXP[exponent as usize]
 }
@@ -62,7 +63,7 @@ pub const fn inverse(value: u8) -> u8 {
     EXP[ORDER - LOG[value as usize] as usize]
 }
 
-/// The generator to the `a - b`.
+/// The generator to the power `a - b`.
 pub(super) const fn power_of_difference(a: u8, b: u8) -> u8 {
     mul(power(a), inverse(power(b)))
 }

@@ -1,8 +1,8 @@
-//! The functions that a set of instructions has, and the one place that calls them.
+//! The kernels of an instruction set, and the only code that calls them.
 //!
-//! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which has asked
-//! the CPU whether it has the instructions, or as [`SCALAR`], which needs none. That is what every
-//! `unsafe` block here rests on.
+//! Invariant: a `&'static Kernels` leaves this module only through [`Kernels::of`], which checks
+//! that the CPU has the instructions, or as [`SCALAR`], which needs none. Every `unsafe` block here
+//! rests on this.
 
 #![allow(unsafe_code, reason = "calls functions that need instructions of the CPU")]
 
@@ -11,18 +11,19 @@ use super::scalar;
 #[cfg(target_arch = "x86_64")]
 use super::{avx2, avx512};
 
-/// The functions of one set of instructions. Their callers have checked all lengths.
+/// The kernels of one instruction set. Their callers have checked all lengths.
 pub(super) struct Kernels {
     pub(super) isa: Isa,
-    /// `dst`, if its contents count, plus the sources.
+    /// Adds the sources to `dst`; with `keep` false the former contents of `dst` do not count.
     pub(super) xor: unsafe fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
-    /// P and Q of sources whose powers fall.
+    /// Computes P and Q of sources with falling powers.
     pub(super) pq: unsafe fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),
     /// Adds the coefficient times the source to `dst`.
     pub(super) mul: unsafe fn(dst: &mut [u8], coefficient: u8, source: &[u8]),
     /// Multiplies `dst` with the coefficient.
     pub(super) scale: unsafe fn(dst: &mut [u8], coefficient: u8),
-    /// `p` becomes the sum of both times their coefficients, `q` that sum plus what `p` was.
+    /// Replaces `p` by the sum of `p` and `q` times their coefficients, and `q` by that sum plus
+    /// the former `p`.
     pub(super) two_data: unsafe fn(coefficients: (u8, u8), p: &mut [u8], q: &mut [u8]),
 }
 
@@ -40,7 +41,7 @@ macro_rules! kernels_of {
     };
 }
 
-/// Those that every CPU has.
+/// The kernels that every CPU can run.
 pub(super) static SCALAR: Kernels = kernels_of!(Isa::Scalar, scalar);
 #[cfg(target_arch = "x86_64")]
 static AVX2: Kernels = kernels_of!(Isa::Avx2, avx2);
@@ -48,7 +49,7 @@ static AVX2: Kernels = kernels_of!(Isa::Avx2, avx2);
 static AVX512: Kernels = kernels_of!(Isa::Avx512, avx512);
 
 impl Kernels {
-    /// Those of a set of instructions, if this CPU has it.
+    /// The kernels of an instruction set, if this CPU has it.
     pub(super) fn of(isa: Isa) -> Option<&'static Self> {
         match isa {
             Isa::Scalar => Some(&SCALAR),
@@ -87,7 +88,7 @@ impl Kernels {
     }
 }
 
-/// Every feature that the kernels of `avx512` enable.
+/// True if the CPU has every feature that the kernels of `avx512` enable.
 #[cfg(target_arch = "x86_64")]
 fn has_avx512() -> bool {
     std::arch::is_x86_feature_detected!("avx512f") && std::arch::is_x86_feature_detected!("gfni")

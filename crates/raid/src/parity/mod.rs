@@ -1,23 +1,22 @@
-//! The arithmetic of parity: P is the xor of a row's data, Q the sum of data times powers of the
-//! generator of GF(2^8), byte by byte (Linux `lib/raid6`, `crypto/xor.c`; H. P. Anvin, "The
-//! mathematics of RAID-6").
+//! The arithmetic of parity. P is the xor of a row's data; Q is the sum of the data multiplied by
+//! powers of the generator of GF(2^8), byte by byte (Linux `lib/raid6`, `crypto/xor.c`; H. P.
+//! Anvin, "The mathematics of RAID-6").
 //!
 //! ```text
 //! P = D0 + D1 + D2 + ..        + is xor, g is 2, a byte's place is the same in every block
 //! Q = g^0 D0 + g^1 D1 + ..     the powers are those that the layout gives the members
 //! ```
 //!
-//! [`Parity`] is chosen once, for the widest vectors that the CPU has, and copied to where it is
-//! needed. It owns no memory; all its methods may be called from any thread.
+//! [`Parity`] is chosen once, for the widest vectors of the CPU, and copied to its users. It owns
+//! no memory; any thread may call its methods.
 //!
-//! All buffers of a call have the same length, a multiple of 64 bytes (normally 4096); they need
-//! no alignment, though aligned ones are faster. A call that breaks this is our own mistake and
+//! All buffers of a call have the same length, a multiple of 64 bytes (normally 4096). They need no
+//! alignment, but aligned buffers are faster. A call that breaks this rule is our own mistake and
 //! panics.
 //!
 //! # Recovery
-//!
-//! With S the xor and T the Q of the data that is left (a lost member counts as zero), which
-//! [`Parity::pq_of`] computes together:
+//! S is the xor, and T the Q, of the remaining data (a lost member counts as zero);
+//! [`Parity::pq_of`] computes both together:
 //!
 //! | lost | how |
 //! |---|---|
@@ -49,7 +48,7 @@ use thiserror::Error;
 pub use blocks::{BLOCK_BYTES, Isa, Source};
 use kernels::Kernels;
 
-/// The CPU, or this build, lacks what was asked for.
+/// The CPU, or this build, lacks the instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("this CPU has no {0} instructions for parity; Parity::detect takes the best that it has")]
 pub struct Unsupported(pub Isa);
@@ -61,13 +60,13 @@ pub struct Parity {
 }
 
 impl Parity {
-    /// With the widest vectors that this CPU has.
+    /// Uses the widest vectors that this CPU has.
     pub fn detect() -> Self {
         let best = Isa::ALL.into_iter().rev().find_map(Kernels::of);
         Parity { kernels: best.unwrap_or(&kernels::SCALAR) }
     }
 
-    /// With these instructions, whatever else the CPU has.
+    /// Uses these instructions, whatever else the CPU has.
     ///
     /// # Errors
     ///
@@ -81,7 +80,7 @@ impl Parity {
         self.kernels.isa
     }
 
-    /// Adds all sources to `dst`: it becomes the xor of itself and them.
+    /// Adds all sources to `dst`: `dst` becomes the xor of itself and the sources.
     pub fn xor_into(self, dst: &mut [u8], sources: &[&[u8]]) {
         check_lengths(dst, sources.iter().copied());
         self.kernels.xor(dst, true, sources);
@@ -94,11 +93,11 @@ impl Parity {
         self.kernels.xor(dst, false, sources);
     }
 
-    /// Makes `p` the xor of the sources, and `q` the sum of each source times the generator to
-    /// its power. Their former contents do not matter; without a source both become zero.
+    /// Makes `p` the xor of the sources, and `q` the sum of each source multiplied by the generator
+    /// to its power. The former contents do not matter; without sources both become zero.
     ///
-    /// Fast if the powers fall from source to source, as md's do if the member
-    /// with the highest is named first; gaps are fine.
+    /// This is fast if the powers fall from source to source, as md's do if the member with the
+    /// highest power comes first; gaps do not matter.
     pub fn pq_of(self, p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
         check_lengths(p, sources.iter().map(|source| source.1));
         check_length(p.len(), q);
@@ -113,20 +112,20 @@ impl Parity {
         }
     }
 
-    /// Adds `delta` times the generator to the `power` to `q`: what changes in Q if `delta` is
-    /// the xor of a member's old and new data.
+    /// Adds `delta`, multiplied by the generator to the power `power`, to `q`. If `delta` is the
+    /// xor of a member's old and new data, this updates Q.
     pub fn q_add(self, q: &mut [u8], power: u8, delta: &[u8]) {
         self.mul_into(q, gf::power(power), delta);
     }
 
-    /// Adds `coefficient` times `source` to `dst`.
+    /// Adds `source`, multiplied by `coefficient`, to `dst`.
     pub fn mul_into(self, dst: &mut [u8], coefficient: u8, source: &[u8]) {
         check_lengths(dst, [source]);
         self.kernels.mul(dst, coefficient, source);
     }
 
-    /// The lost data of the member with this power: `dst` becomes `q_xor`, which is Q + T,
-    /// divided by the generator to the `power`.
+    /// Computes the lost data of the member with this power: `q_xor`, which is Q + T, divided by
+    /// the generator to the power `power`.
     pub fn one_data_from_q(self, dst: &mut [u8], power: u8, q_xor: &[u8]) {
         check_lengths(dst, [q_xor]);
         dst.copy_from_slice(q_xor);
@@ -139,8 +138,9 @@ impl Parity {
         self.kernels.scale(data, gf::inverse(gf::power(power)));
     }
 
-    /// The lost data of two members, `powers` in the order of the buffers: `first` holds P + S
-    /// and becomes the data of the first, `second` holds Q + T and becomes that of the second.
+    /// Computes the lost data of two members; `powers` are in the order of the buffers. `first`
+    /// holds P + S and becomes the data of the first member; `second` holds Q + T and becomes that
+    /// of the second.
     ///
     /// # Panics
     ///
@@ -158,8 +158,8 @@ impl fmt::Debug for Parity {
     }
 }
 
-/// The factors of P + S and Q + T that give, as a sum, the data of the first of two
-/// members: g^(y-x) k and g^(-x) k, where k is the inverse of g^(y-x) + 1.
+/// The factors by which P + S and Q + T are multiplied; the sum is the data of the first of two
+/// members. They are g^(y-x) k and g^(-x) k, where k is the inverse of g^(y-x) + 1.
 fn two_data_coefficients((x, y): (u8, u8)) -> (u8, u8) {
     let apart = gf::power_of_difference(y, x);
     let k = gf::inverse(apart ^ 1);

@@ -1,13 +1,13 @@
-//! The loops over buffers that the kernels for vectors have in common.
+//! The loops over buffers that the vector kernels share.
 //!
-//! Several blocks of 64 bytes go through a pass together, so that its loop over the sources costs
-//! little; what is left at the end goes one by one. How many was measured
-//! (docs/design/0013-raid-speed.md): as many as leave registers for the rest.
+//! Several blocks of 64 bytes go through a pass together, so that the loop over the sources costs
+//! little; the remaining blocks go one by one. The number of blocks was measured
+//! (docs/design/0013-raid-speed.md): as many as leave enough registers for other values.
 
 /// Defines `xor` and `pq` of a module with these CPU features, from its `load`, `store`, `zero`,
-/// `add` and `pq_pass`, with so many blocks a pass.
+/// `add` and `pq_pass`, with this number of blocks in each pass.
 ///
-/// A macro because a function takes the features of one set of instructions only.
+/// This is a macro, because a function has the features of one instruction set only.
 macro_rules! define_passes {
     ($features:literal, xor $xor_blocks:literal, pq $pq_blocks:literal) => {
         #[target_feature(enable = $features)]

@@ -1,5 +1,5 @@
-//! The kernels in plain Rust, for every CPU. The loops over eight words at a time are such that
-//! the compiler makes vectors of them where the target has some (SSE2, NEON).
+//! The kernels in plain Rust, for every CPU. The compiler can vectorise the loops over eight words
+//! where the target has vectors (SSE2, NEON).
 
 use super::blocks::{BLOCK_BYTES, Source, block_at, blocks};
 
@@ -35,7 +35,7 @@ fn double(words: &mut Words) {
     }
 }
 
-/// Each byte times the coefficient, bit by bit of it.
+/// Multiplies each byte by the coefficient, one bit of the coefficient at a time.
 fn times(mut words: Words, coefficient: u8) -> Words {
     let (mut product, mut rest) = ([0; WORDS], coefficient);
     while rest != 0 {
@@ -58,7 +58,7 @@ pub(super) fn xor(dst: &mut [u8], keep: bool, sources: &[&[u8]]) {
     }
 }
 
-/// Horner's rule: one doubling for each step from a power to the next.
+/// Horner's rule: one doubling for each step down from one power to the next.
 pub(super) fn pq(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]) {
     for (n, (p, q)) in blocks(p).iter_mut().zip(blocks(q)).enumerate() {
         let (mut p_sum, mut q_sum) = ([0; WORDS], [0; WORDS]);

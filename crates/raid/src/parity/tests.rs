@@ -1,10 +1,11 @@
-//! Every set of instructions that this CPU has, against the definition ([`oracle`]).
+//! Compares the kernels of every instruction set of this CPU with the definition ([`oracle`]).
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// All kernels that run here. A set that is missing is named: its kernels go untested.
+/// All kernels that can run here. Missing instruction sets are printed, because their kernels are
+/// not tested.
 fn all() -> Vec<Parity> {
     let found: Vec<_> = Isa::ALL.into_iter().map(Parity::with).collect();
     for missing in found.iter().filter_map(|found| found.err()) {
@@ -13,7 +14,7 @@ fn all() -> Vec<Parity> {
     found.into_iter().flatten().collect()
 }
 
-/// Buffers of one length, each of which begins at a place of its own within its memory.
+/// Buffers of one length, each at an offset of its own in its memory.
 #[derive(Debug, Clone)]
 struct Buffers {
     length: usize,
@@ -22,7 +23,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    /// `count` buffers of random bytes, lengths and places.
+    /// `count` buffers with random bytes, length and offsets.
     fn any(count: impl Into<proptest::collection::SizeRange>) -> impl Strategy<Value = Self> {
         let shifts = proptest::collection::vec(0..64usize, count);
         (1..=8192 / BLOCK_BYTES, shifts, any::<u64>()).prop_map(|(blocks, shift, seed)| {
@@ -41,13 +42,13 @@ impl Buffers {
         (0..self.memory.len()).map(|n| self.get(n)).collect()
     }
 
-    /// A copy of buffer `n` in memory that begins at its own place again, and that place.
+    /// A copy of buffer `n` with the same offset in its memory, and that offset.
     fn copy(&self, n: usize) -> (Vec<u8>, usize) {
         (self.memory[n].clone(), self.shift[n])
     }
 }
 
-/// Xorshift: proptest's own bytes are slow by the megabyte.
+/// Xorshift, because proptest is slow at making megabytes.
 fn random_bytes(state: &mut u64, count: usize) -> Vec<u8> {
     let mut next = || {
         *state ^= *state << 13;
@@ -58,7 +59,7 @@ fn random_bytes(state: &mut u64, count: usize) -> Vec<u8> {
     (0..count).map(|_| next()).collect()
 }
 
-/// Distinct powers, with those of an md layout in front of the others half of the time.
+/// Distinct powers; in half of the cases those of an md layout come first.
 fn powers(count: usize) -> impl Strategy<Value = Vec<u8>> {
     let falling = Just((0..count as u8).rev().collect::<Vec<_>>());
     let gaps = proptest::sample::subsequence((0..=254u8).rev().collect::<Vec<_>>(), count);
@@ -69,7 +70,7 @@ fn powers(count: usize) -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![2 => falling, 1 => gaps, 1 => mixed]
 }
 
-/// Buffers of sources with powers; two buffers more are there to hold results.
+/// Buffers of sources with powers, and two more buffers for results.
 fn sources_with_powers() -> impl Strategy<Value = (Buffers, Vec<u8>)> {
     (1..=64usize).prop_flat_map(|count| (Buffers::any(count + 2), powers(count)))
 }
@@ -145,13 +146,13 @@ proptest! {
     }
 }
 
-/// The sources but for those of which the numbers are lost.
+/// The sources without those whose numbers are in `lost`.
 fn without<'a>(sources: &[Source<'a>], lost: &[usize]) -> Vec<Source<'a>> {
     let left = sources.iter().enumerate().filter(|(n, _)| !lost.contains(n));
     left.map(|(_, source)| *source).collect()
 }
 
-/// Loses sources `x` and `y`, and gets them back by P and Q of the others.
+/// Loses sources `x` and `y`, and recovers them from P, Q and the others.
 fn lose_two(parity: Parity, sources: &[Source<'_>], x: usize, y: usize) {
     let length = sources[0].1.len();
     let (p, q) = oracle::pq_of(length, sources);
@@ -164,7 +165,7 @@ fn lose_two(parity: Parity, sources: &[Source<'_>], x: usize, y: usize) {
     assert_eq!(second, sources[y].1, "{parity:?}: {y} of {x}, {y}");
 }
 
-/// Loses source `x` and P, and gets the data back by Q.
+/// Loses source `x` and P, and recovers the data from Q.
 fn lose_one_and_p(parity: Parity, sources: &[Source<'_>], x: usize) {
     let length = sources[0].1.len();
     let (_, q) = oracle::pq_of(length, sources);
@@ -194,7 +195,7 @@ proptest! {
     }
 }
 
-/// Every two of the 255 powers, with one block each.
+/// Every pair of the 255 powers, with one block each.
 #[test]
 fn two_members_of_any_powers_are_recovered() {
     let mut state = 7;

@@ -1,8 +1,8 @@
-//! Bits of the write-intent bitmap: set before what they stand for is written, cleared when nothing
-//! has been written there for a while (`md-bitmap.c`, `md_bitmap_daemon_work`).
+//! Bits of the write-intent bitmap. The manager sets a bit before its chunk is written, and clears
+//! it when the chunk has not been written for a while (`md-bitmap.c`, `md_bitmap_daemon_work`).
 //!
-//! Invariant: no bit is cleared, and `events_cleared` stays, while a member is missing or being
-//! rebuilt. So the bits mark all that such a member has missed.
+//! Invariant: while a member is missing or being rebuilt, no bit is cleared and `events_cleared`
+//! does not change. So the bits mark everything that such a member has missed.
 
 use super::{Failed, Manager};
 use drystone_core::clock::Ns;
@@ -19,14 +19,15 @@ impl Manager {
         let words = bitmap.words.clone();
         self.write_bitmap();
         if self.members.is_changed() {
-            // A member that did not take the bitmap is out before anything relies on it.
+            // The superblocks must record a member that failed the bitmap write before anything
+            // relies on the bitmap.
             self.write_superblocks();
         }
         wanted.iter().for_each(|word| words.set(*word));
         self.publish();
     }
 
-    /// Clear bits that are not used any more. The result is the time of the next check.
+    /// Clear bits that are not used any more. Returns the time of the next check.
     pub(super) fn tend_bitmap(&mut self, now: Ns) -> Option<Ns> {
         let is_degraded = self.members.is_degraded();
         let bitmap = self.records.bitmap_mut()?;
@@ -44,7 +45,7 @@ impl Manager {
         Some(now)
     }
 
-    /// A pass: bits that were not used since the last one are cleared.
+    /// One pass: clear the bits that were not used since the previous pass.
     pub(super) fn clear_unused_bits(&mut self) {
         let bitmap = self.records.bitmap().filter(|_| !self.members.is_degraded());
         let Some(bitmap) = bitmap else { return };
@@ -54,10 +55,10 @@ impl Manager {
             return;
         }
         self.shared.keep_under_way(&words, self.io.ctx.locks());
-        // Data is durable on all members before any of them forgets its bit.
+        // Data must be durable on all members before any of them clears its bit.
         let failed = self.records().1.flush_members();
         if !failed.is_empty() {
-            // Data that the bits stand for may be lost there.
+            // The data of these chunks may be lost on that member, so the bits stay.
             failed.iter().for_each(|position| self.members.fail(*position, Failed::Flush));
             self.write_superblocks();
             self.publish();
@@ -73,7 +74,7 @@ impl Manager {
         self.write_bitmap();
     }
 
-    /// Put on record that nobody lacks what was written before now. False if somebody does.
+    /// Record that no member lacks a write from before now. False if a member failed by that.
     fn tell_of_whole(&mut self) -> bool {
         let events = self.records.common().events;
         let bitmap = self.records.bitmap_mut();
@@ -81,14 +82,14 @@ impl Manager {
         !is_news || self.write_bitmap()
     }
 
-    /// Nothing is in flight, and nothing will be.
+    /// Clear all bits: no I/O is in flight, and none will come.
     pub(super) fn clear_all_bits(&mut self) {
-        // The first pass finds out that they are not used.
+        // The first pass marks the bits as unused; the second one clears them.
         self.clear_unused_bits();
         self.clear_unused_bits();
     }
 
-    /// All that is marked has to be synchronised: somebody may lack it.
+    /// Mark all chunks with a set bit as in need of synchronisation: a member may lack their data.
     pub(super) fn need_all_set(&mut self) {
         let Some(bitmap) = self.records.bitmap() else { return };
         let words = &bitmap.words;

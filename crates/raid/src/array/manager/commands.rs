@@ -44,12 +44,12 @@ impl Manager {
         }
     }
 
-    /// Check that a device that was added, or will replace a member, has a superblock that says
-    /// so: without it the next start knows nothing of the device.
+    /// Check that the superblocks record a device that was added or that will replace a member. The
+    /// next start would not know the device otherwise.
     ///
     /// # Errors
-    /// It did not take it, and has failed. One that was to be added is let go: no context has had
-    /// it yet.
+    /// The device failed the write of its superblock. A device that was to be added is removed
+    /// again: no context has used it yet.
     fn check_recorded(&mut self, command: &Command) -> Result<()> {
         let array = self.shared.name.clone();
         match command {
@@ -86,7 +86,7 @@ impl Manager {
         }
     }
 
-    /// Tell the outcome of a command when its effects can be seen: work that it starts has begun,
+    /// Report the outcome of each command whose effects can be seen: work that it starts has begun,
     /// work that it ends has ended (Linux `stop_sync_thread`).
     pub(super) fn tell_outcomes(&mut self) {
         let sync = &self.sync;
@@ -159,7 +159,7 @@ impl Manager {
         let found = candidate(&mut self.io, device)?;
         let own = found.found.ok().map(|(_, own)| own);
         self.check_not_needed(name, own.as_ref())?;
-        // Damaged metadata is replaced.
+        // Damaged metadata does not count: it is replaced.
         let own = own.filter(|_| found.damage.is_none());
         let (superblock, state) = match own.and_then(|own| Some((self.role_again(&own)?, own))) {
             Some((role, own)) => (own, DiskState::Rebuilding(role)),
@@ -177,7 +177,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Members are read and written by the array's blocks, which do not change while it is used.
+    /// Check that the device can be used with the array's block size, which does not change while
+    /// the array is in use.
     fn check_blocks(&self, name: &str, device: &Arc<dyn Device>) -> Result<()> {
         let (limits, own) = (device.info().limits, self.shared.conf().limits.logical_block_size);
         if limits.read_only {
@@ -192,8 +193,8 @@ impl Manager {
         }
     }
 
-    /// While too much is missing a former member is what the array may be put together from again
-    /// (`assemble --force`): it is not written over.
+    /// Refuse to overwrite a former member while more members are lost than parity makes up for:
+    /// the array may be assembled from it again (`assemble --force`).
     fn check_not_needed(&self, name: &str, own: Option<&Superblock>) -> Result<()> {
         let is_broken = self.members.lost() > self.members.tolerated();
         match own {
@@ -209,7 +210,7 @@ impl Manager {
         }
     }
 
-    /// A new spare must have no superblock of an older array beside its own.
+    /// Erase superblocks of older arrays on a new spare, all except its own.
     fn erase_others(&mut self, name: &str, device: &Arc<dyn Device>, own: u64) -> Result<()> {
         let index = self.io.open(device)?;
         let erased = erase_superblocks(&mut self.io, index, &device.info(), own);
@@ -219,7 +220,7 @@ impl Manager {
         })
     }
 
-    /// The role of a device that was a member, and has missed only what the bitmap marks.
+    /// The role of a former member that has missed only the chunks that the bitmap marks.
     fn role_again(&self, own: &Superblock) -> Option<Role> {
         let cleared = self.records.bitmap_header()?.events_cleared;
         let DevRole::Active(role) = own.role() else { return None };
@@ -234,14 +235,14 @@ impl Manager {
             .members
             .iter()
             .all(|disk| disk.number().0 != own.dev_number && disk.state.role() != Some(role));
-        // A device that calls a member failed which is in use saw another history.
+        // A device that records a present member as failed has seen another history.
         let mut in_use = self.members.iter().filter(|d| matches!(d.state, DiskState::InSync(_)));
         let is_ours = in_use.all(|disk| matches!(own.role_of(disk.number().0), DevRole::Active(_)));
         let fits = shape(own) == shape(common)
             && own.data_size >= self.used
             && own.bitmap_offset().is_some()
             && role.0 < common.raid_disks;
-        // Its blocks with errors may be damaged, which the bitmap does not mark.
+        // The blocks on its bad block list may be damaged; the bitmap does not mark these.
         let is_sound = !own.has_error_flag(own.dev_number);
         (fits && is_sound && is_whole && is_of_age && is_free && is_ours).then_some(role)
     }
@@ -253,12 +254,12 @@ impl Manager {
         device: &Arc<dyn Device>,
         uuid: Uuid,
     ) -> Result<Superblock> {
-        // Where a member that is used has its data is more likely to be right.
+        // A present member is more likely to have the right layout than a failed one.
         let mut models: Vec<_> = self.members.iter().collect();
         models.sort_by_key(|disk| disk.is_faulty());
         let models: Vec<&Superblock> = models.into_iter().map(|disk| &disk.superblock).collect();
         let sectors = device.info().size_bytes / SECTOR_SIZE;
-        // The size in superblocks may be part of a chunk more than what is used.
+        // The size in superblocks may exceed the used size by part of a chunk.
         let size = self.records.common().size;
         let bitmap = self.records.bitmap_header();
         let block_sectors = u64::from(device.info().limits.logical_block_size) / SECTOR_SIZE;
@@ -281,7 +282,7 @@ impl Manager {
             );
             Error::invalid(text)
         };
-        // Behind those of the array's first members.
+        // The lower numbers belong to the first members of the array.
         let numbers = self.records.common().raid_disks..self.records.common().roles_max() as u32;
         own.dev_number = self.members.free_number(numbers).ok_or_else(full)?;
         (own.recovery_offset, own.cnt_corrected_read, own.devflags) = (0, 0, 0);
@@ -304,7 +305,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The place of a device that may be removed.
+    /// The position of a device that may be removed.
     fn removable(&self, name: &str) -> Result<usize> {
         let position = self.position_of(name)?;
         match self.members[position].state {
@@ -313,8 +314,8 @@ impl Manager {
         }
     }
 
-    /// Let go of devices that must be removed, once nothing is on its way to them any more that
-    /// could be written over what somebody else puts there (Linux `nr_pending`).
+    /// Remove the devices that commands ask for, once no write to them is in flight: it could
+    /// overwrite the data of the device's next user (Linux `nr_pending`).
     pub(super) fn remove_asked(&mut self, now: Ns) -> Option<Ns> {
         for (request, deadline) in self.requests.take_removals() {
             let Command::Remove(name) = request.command() else { continue };
@@ -327,7 +328,7 @@ impl Manager {
         self.requests.has_removals().then_some(now + QUIET_PAUSE_NS)
     }
 
-    /// `None` if it cannot be yet.
+    /// Remove one device; `None` while writes to it are in flight.
     fn remove(&mut self, name: &str, is_late: bool) -> Option<Result<()>> {
         if self.requests.is_stopping() {
             return Some(Err(busy(format!("{} is being stopped", self.shared.name))));
@@ -382,15 +383,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Stop, once nothing is in flight any more.
+    /// Stop the array once no I/O is in flight.
     pub(super) fn stop_if_asked(&mut self, now: Ns) -> Option<Ns> {
         let deadline = self.requests.stop_deadline()?;
         self.sync.interrupt();
         let epoch = self.shared.suspend();
         let is_quiesced = self.sync.action().is_none()
             && self.shared.is_quiesced_since(epoch)
-            // Blocks that could not be read are rewritten after the bios that read them have
-            // ended.
+            // Rewrites of blocks that could not be read go on after the bios that found the error
+            // have ended.
             && self.shared.writes_have_ended(None, self.io.ctx.locks());
         if !is_quiesced && now < deadline {
             return Some(now + QUIET_PAUSE_NS);
@@ -418,7 +419,7 @@ impl Manager {
         }
         self.shared.publish(|conf| {
             (conf.is_closed, conf.is_suspended) = (true, false);
-            // Its members belong to others from now on.
+            // The members belong to others from now on.
             conf.role_slots = super::role_slots(&[], conf.layout.disks());
         });
         self.is_over = true;

@@ -5,7 +5,7 @@ use crate::engine::{Fault, Report};
 use crate::layout::STRIPE_SECTORS;
 use drystone_core::clock::Ns;
 
-/// From when a member had no room for something until that is tried again.
+/// The pause before a write for which a member had no room is sent again.
 const ROOM_PAUSE_NS: Ns = 1_000_000_000;
 
 impl Manager {
@@ -24,8 +24,8 @@ impl Manager {
             self.write_superblocks();
         }
         self.publish();
-        // Contexts see at once how far a member is rebuilt. They must not see that before the list
-        // of the bad blocks up to there.
+        // Contexts see at once how far a member is rebuilt. They must see its bad blocks up to
+        // there before that.
         self.shared.pass_turns(self.io.ctx.locks());
     }
 
@@ -52,12 +52,12 @@ impl Manager {
         }
     }
 
-    /// A member has no room: the write is tried again in a while.
+    /// Note that a member has no room: the write is sent again after a pause.
     fn await_room(&mut self, report: &Report) {
         if let Some(position) = self.members.find(report.number) {
             let disk = &mut self.members[position];
             disk.was_full = true;
-            // Told once, however often it is tried again.
+            // The event is emitted once, however often the write is sent again.
             if !std::mem::replace(&mut disk.lacks_room, true) {
                 let member = disk.name.clone();
                 self.members.emit(ArrayEvent::NoRoom(member));
@@ -66,14 +66,14 @@ impl Manager {
         }
     }
 
-    /// Have what waits for room tried again, when it is time.
+    /// Have the writes that wait for room sent again, when the pause is over.
     pub(super) fn look_for_room(&mut self, now: Ns) -> Option<Ns> {
         let at = self.room_look?;
         if now < at {
             return Some(at);
         }
-        // A write that fails again is reported before the next look; without a report there is
-        // room.
+        // A write that fails again is reported before the next call; without a report the member
+        // has room.
         for disk in self.members.iter_mut() {
             disk.lacks_room = std::mem::take(&mut disk.was_full);
         }
@@ -83,10 +83,11 @@ impl Manager {
         self.room_look
     }
 
-    /// Put a block that a member does not take, or give, on its list; without one the member fails.
+    /// Put a block that a member could not write or read on its bad block list. If the list cannot
+    /// take it, the member fails.
     fn record_bad_block(&mut self, position: usize, report: &Report) {
         if self.read_only {
-            // There is no record to be kept, and the member's other blocks can still be had.
+            // A read-only array records nothing, and the member's other blocks are still readable.
             return;
         }
         let disk = &mut self.members[position];
@@ -110,15 +111,15 @@ impl Manager {
         }
     }
 
-    /// A member has taken a block that is on its list (Linux `R5_MadeGood`). Once it has refused
-    /// some write, that may be older than a write that failed there, or that was left out because
-    /// of the list: nothing comes off any more.
+    /// Take a block off the list of a member that has written it (Linux `R5_MadeGood`). After a
+    /// write error of the member nothing is taken off: a later write to this block may have failed,
+    /// or may have been left out because of the list.
     fn note_good_block(&mut self, position: usize, sector: u64) {
         let disk = &mut self.members[position];
         let start = disk.superblock.data_offset + sector;
         let mut list = (*disk.bad_blocks).clone();
         let stays = disk.write_error || self.read_only;
-        // A list with no room for what is left of a range stays as it is.
+        // If the list has no room for the parts of a range that are left, it stays as it is.
         if stays || list.clear(start..start + STRIPE_SECTORS).is_err() {
             return;
         }

@@ -1,10 +1,10 @@
-//! The devices of an array, as its manager changes what they are.
+//! The devices of an array and their states, which the manager changes.
 //!
 //! Invariants:
 //! * No two devices have one name or one number; a role has at most one member and one replacement.
-//! * A change that superblocks must say is marked ([`Members::is_changed`]) until they are
+//! * A change that the superblocks must record is marked ([`Members::is_changed`]) until they are
 //!   written.
-//! * A change of the devices that must be rebuilt is marked too, so that a rebuild under way
+//! * A change of the set of devices that must be rebuilt is marked too, so that a rebuild under way
 //!   begins again.
 
 use crate::array::disk::{Disk, DiskState, LogTodo};
@@ -17,19 +17,19 @@ use drystone_core::primitive::Ordering::*;
 use std::ops::{Index, IndexMut, Range};
 use std::sync::Arc;
 
-/// See the module's text. Devices are known by their position, which changes when one is removed.
+/// See the module's text. Devices are known by position; a removal changes the positions.
 pub(super) struct Members {
     disks: Vec<Disk>,
     layout: Layout,
     event_sink: EventSink,
-    /// Numbers of devices that were removed: I/O that was on its way to one may be reported yet.
+    /// Numbers of removed devices: a report about I/O to one of them may still come.
     removed: Vec<MemberNumber>,
     is_changed: bool,
     is_rebuild_changed: bool,
 }
 
 impl Members {
-    /// `is_changed`: their superblocks do not say yet what is so.
+    /// `is_changed`: the superblocks do not record the present state yet.
     pub(super) fn new(
         disks: Vec<Disk>,
         layout: Layout,
@@ -60,7 +60,7 @@ impl Members {
         self.disks.iter().position(|disk| disk.number() == number)
     }
 
-    /// Superblocks do not say what is so.
+    /// The superblocks do not record the present state yet.
     pub(super) fn is_changed(&self) -> bool {
         self.is_changed
     }
@@ -69,12 +69,12 @@ impl Members {
         self.is_changed = true;
     }
 
-    /// Superblocks have been written.
+    /// Note that the superblocks were written.
     pub(super) fn mark_recorded(&mut self) {
         self.is_changed = false;
     }
 
-    /// Other devices must be rebuilt than when this was asked last.
+    /// True if the set of devices that must be rebuilt has changed since the previous call.
     pub(super) fn take_rebuild_change(&mut self) -> bool {
         std::mem::take(&mut self.is_rebuild_changed)
     }
@@ -83,18 +83,18 @@ impl Members {
         (self.event_sink)(event);
     }
 
-    /// Members of the complete array.
+    /// The number of roles.
     fn roles(&self) -> u32 {
         self.layout.disks()
     }
 
-    /// Roles whose member is in sync.
+    /// The number of roles whose member is in sync.
     fn in_sync(&self) -> u32 {
         let in_sync = |disk: &&Disk| matches!(disk.state, DiskState::InSync(_));
         self.disks.iter().filter(in_sync).count() as u32
     }
 
-    /// Roles without a member in sync.
+    /// The number of roles without a member in sync.
     pub(super) fn lost(&self) -> u32 {
         self.roles() - self.in_sync()
     }
@@ -135,8 +135,8 @@ impl Members {
         disk
     }
 
-    /// The lowest of these numbers that no device has, nor had since the array was started, if
-    /// there is one.
+    /// The lowest of these numbers that no device has, nor had since the start of the array. `None`
+    /// if there is none.
     pub(super) fn free_number(&self, numbers: Range<u32>) -> Option<u32> {
         let is_free = |number: &u32| self.find(MemberNumber(*number)).is_none();
         let was_used = |number: &u32| self.removed.contains(&MemberNumber(*number));
@@ -144,8 +144,7 @@ impl Members {
         new.or_else(|| numbers.clone().find(is_free))
     }
 
-    /// The device is not used any more. That is on record only when the superblocks have been
-    /// written.
+    /// Mark a device as failed. This is on record only after the superblocks were written.
     pub(super) fn fail(&mut self, position: usize, why: Failed) {
         let disk = &mut self.disks[position];
         let (before, member) = (disk.state, disk.name.clone());
@@ -164,7 +163,7 @@ impl Members {
         (self.is_changed, self.is_rebuild_changed) = (true, true);
     }
 
-    /// Have a spare replace the member of a role. False if there is no spare.
+    /// Give a spare the task to replace the member of a role. False if there is no spare.
     pub(super) fn begin_replacement(&mut self, role: Role) -> bool {
         let Some(spare) = self.spare() else { return false };
         begin_rebuild(spare, DiskState::Replacement(role));
@@ -194,7 +193,7 @@ impl Members {
         self.disks.iter().filter(|disk| disk.state.is_rebuilt())
     }
 
-    /// Members that were rebuilt are in sync; members whose replacement was are not used any more.
+    /// Mark rebuilt members as in sync, and members whose replacement is rebuilt as failed.
     pub(super) fn promote_rebuilt(&mut self, rebuilt: &[MemberNumber]) {
         let replaced = |disk: &Disk| match disk.state {
             DiskState::Replacement(role) if rebuilt.contains(&disk.number()) => Some(role),
@@ -233,7 +232,7 @@ impl Members {
     }
 }
 
-/// A spare gets a role, and all that belongs to it.
+/// Give a spare a role, and reset its state for that.
 fn begin_rebuild(spare: &mut Disk, state: DiskState) {
     (spare.state, spare.wants_bitmap) = (state, true);
     spare.log_todo = LogTodo::All;
@@ -280,7 +279,8 @@ mod tests {
     use DiskState::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    /// The devices of an array of RAID-5 with two members, numbered in order, and what it tells.
+    /// The devices of a RAID-5 array with two members, numbered in order, and the events that the
+    /// array emits.
     fn members(states: &[DiskState]) -> (Members, Receiver<ArrayEvent>) {
         let mut stand = Stand::new(states.len());
         stand.create(Level::Raid5, true);

@@ -2,12 +2,13 @@
 //! `raid5d` and `md_do_sync`).
 //!
 //! Invariants:
-//! * Superblocks say what is so, or more cautiously: dirty is written before the first write
-//!   passes, clean after the last has ended; a failed member is on record on the others before a
-//!   configuration without it is published; how far something is rebuilt is written after it is.
-//! * The configuration of contexts changes by being published, after the superblocks that it
-//!   relies on are durable.
-//! * Nothing here is waited for by a context that could go on without it.
+//! * Superblocks never say more than is true. The array is recorded as dirty before the first write
+//!   passes, and as clean after the last write has ended. A failed member is on record on the
+//!   others before a configuration without it is published. The progress of a rebuild is written
+//!   after the sectors are rebuilt.
+//! * The manager changes the configuration of contexts by publishing it, after the superblocks that
+//!   the configuration relies on are durable.
+//! * No context waits for the manager while it could go on without it.
 
 mod bitmap;
 mod commands;
@@ -42,7 +43,7 @@ use safe_mode::{Next, Record, SafeMode};
 use std::sync::Arc;
 use synchronisation::Synchronisation;
 
-/// The time that a stop of an array waits for writes under way.
+/// How long a stop of the array waits for writes under way.
 const STOP_PATIENCE_NS: Ns = 30_000_000_000;
 
 /// The parts of a [`Manager`].
@@ -53,7 +54,7 @@ pub(super) struct ManagerSpec<'a> {
     pub(super) options: &'a ArrayOptions,
     pub(super) shared: Arc<Shared>,
     pub(super) bitmap: Option<BitmapStorage>,
-    /// From where on parity may not fit.
+    /// The member sector from which on parity may not fit.
     pub(super) resync_from: Option<u64>,
 }
 
@@ -69,7 +70,7 @@ pub struct Manager {
     read_only: bool,
     sync: Synchronisation,
     pub(super) is_over: bool,
-    /// When what some member had no room for is tried again.
+    /// The time at which writes that found no room are sent again.
     room_look: Option<Ns>,
 }
 
@@ -82,8 +83,8 @@ impl Manager {
         shared.fits_below.store(resync_from.unwrap_or(CLEAN), Release);
         let is_replacement = |disk: &Disk| matches!(disk.state, DiskState::Replacement(_));
         let are_recopied = assembly.resync_from.is_some() && disks.iter().any(is_replacement);
-        // It is on record as dirty, and stays so until it is known to be better: replacements have
-        // to say how little they have before members say that all is well.
+        // The array is recorded as dirty and stays so for now: replacements must record that they
+        // have to be copied again before any member is recorded as clean.
         let is_dirty = resync_from == Some(0) || are_recopied;
         let is_changed = assembly.lost() > 0 || assembly.resync_from.is_some();
         let layout = shared.conf().layout;
@@ -113,8 +114,7 @@ impl Manager {
         self
     }
 
-    /// Take care of the array until it is stopped. Returns then; the calling thread belongs to it
-    /// until then.
+    /// Manage the array until it is stopped. The calling thread does nothing else until then.
     pub fn run(mut self) {
         while !self.is_over {
             let deadline = self.step();
@@ -123,11 +123,11 @@ impl Manager {
         self.end();
     }
 
-    /// Until there is something to do. A context's wait may end for nothing, again and again where
-    /// a member is polled: a step, which has others look, is not to be made each time.
+    /// Wait until there is work. The wait of a context may end early and often where a member is
+    /// polled, and a step makes other contexts look; so this does not return for such wake-ups.
     fn wait(&mut self, deadline: Option<Ns>) {
         let is_time = |now| deadline.is_some_and(|deadline| deadline <= now);
-        // A wake-up may have come while superblocks were written, and ended a wait of that.
+        // The wake-up for a request may have ended an earlier wait, while superblocks were written.
         while !self.is_over
             && !self.shared.is_wanted()
             && !self.io.has_ended()
@@ -138,7 +138,7 @@ impl Manager {
         }
     }
 
-    /// Let go of all devices, and then answer the command to stop.
+    /// Close all devices, then answer the command to stop.
     pub(super) fn end(mut self) {
         let requests = std::mem::take(&mut self.requests);
         let locks = self.io.ctx.locks().clone();
@@ -146,7 +146,7 @@ impl Manager {
         requests.end(&locks);
     }
 
-    /// Do all work that is due. The result is the time of the next step without a request.
+    /// Do all work that is due. Returns the time of the next step if no request comes before.
     pub(super) fn step(&mut self) -> Option<Ns> {
         self.io.reap();
         let wanted = self.shared.take_wanted();
@@ -175,7 +175,7 @@ impl Manager {
         self.io.ctx.set().clock().now()
     }
 
-    /// Make contexts work by what is so now.
+    /// Publish a configuration with the present state. Returns its epoch.
     fn publish(&mut self) -> u64 {
         let role_slots = self.members.role_slots();
         let is_dirty = self.safe_mode.record() == Record::Dirty;
@@ -187,34 +187,34 @@ impl Manager {
         epoch
     }
 
-    /// The records, and what they are written to.
+    /// The records, and the devices that they are written to.
     fn records(&mut self) -> (&mut Records, Target<'_>) {
         let record = self.safe_mode.record();
         let (io, members) = (&mut self.io, &mut self.members);
         (&mut self.records, Target { io, members, shared: &self.shared, record })
     }
 
-    /// Put the present state on record; durable when this returns. True if a device has failed by
-    /// that: then contexts must hear of it.
+    /// Record the present state; durable when this returns. True if a device failed by that: then a
+    /// configuration without it must be published.
     fn write_superblocks(&mut self) -> bool {
         let (records, mut to) = self.records();
         records.write(&mut to)
     }
 
-    /// Write what has changed of the bitmap; durable when this returns. False if a device has
-    /// failed by that.
+    /// Write the changed pages of the bitmap; durable when this returns. False if a device failed
+    /// by that.
     fn write_bitmap(&mut self) -> bool {
         let (records, mut to) = self.records();
         records.write_bitmap(&mut to)
     }
 
-    /// Write the superblock of one device. False if it did not take it.
+    /// Write the superblock of one device. False if the write failed.
     fn write_superblock_of(&mut self, position: usize) -> bool {
         let (records, mut to) = self.records();
         records.write_one(&mut to, position)
     }
 
-    /// Have superblocks say what has changed, and contexts work by it.
+    /// Write the superblocks and publish, if the devices have changed.
     fn record_changes(&mut self) {
         if self.members.is_changed() && !self.read_only {
             self.write_superblocks();
@@ -222,7 +222,8 @@ impl Manager {
         }
     }
 
-    /// Dirty when somebody wants to write, clean when nobody has written for a while.
+    /// Record the array as dirty when a writer asks for it, and as clean after a time without
+    /// writes.
     fn keep_record(&mut self, now: Ns) -> Option<Ns> {
         if self.read_only {
             return None;
@@ -264,8 +265,8 @@ impl Manager {
         self.requests.change_status(change);
     }
 
-    /// The status of now. This is done at each step, and takes the memory of the disks that were
-    /// told.
+    /// The present status. Each step makes one, so this reuses the memory of the previous list of
+    /// disks.
     fn status(&self, mut disks: Vec<DiskStatus>) -> ArrayStatus {
         let disk = |disk: &Disk| DiskStatus {
             name: disk.name.clone(),

@@ -1,12 +1,11 @@
 //! The records of an array on its members: superblocks, the write-intent bitmap, empty partial
 //! parity logs.
 //!
-//! Invariants:
-//! * Superblocks are never newer than what they rely on: members are flushed before them, the
-//!   bitmap and the logs are written before them.
-//! * A member that does not take a write has failed, and that is put on record on the others before
-//!   a write here returns.
-//! * No member is left two events behind: it would be a stranger after a crash.
+//! * Superblocks are never newer than the state that they rely on: before they are written, members
+//!   are flushed, and the bitmap and the logs are written.
+//! * A member that fails a write is marked as failed, and the others record that before the call
+//!   returns.
+//! * No member is left two events behind: an assembly after a crash would not accept it.
 
 use super::members::Members;
 use super::safe_mode::Record;
@@ -24,7 +23,7 @@ use drystone_core::clock::Ns;
 use drystone_core::primitive::Ordering::*;
 use std::sync::Arc;
 
-/// The devices that records are written to, and what the records follow.
+/// The devices that records are written to, and the state that is recorded.
 pub(super) struct Target<'a> {
     pub(super) io: &'a mut Io,
     pub(super) members: &'a mut Members,
@@ -37,11 +36,11 @@ pub(super) struct Records {
     /// The fields that all superblocks share.
     common: Arc<Superblock>,
     bitmap: Option<BitmapStorage>,
-    /// The last change of the superblocks only said that the array is dirty, so that the count of
-    /// events may go back (`can_decrease_events`).
+    /// The last update only recorded the array as dirty, so the count of events may go back by one
+    /// (`can_decrease_events`).
     can_decrease_events: bool,
     wall_clock: WallClock,
-    /// When the superblocks were written last.
+    /// The time of the last update.
     updated_ns: Ns,
 }
 
@@ -72,25 +71,25 @@ impl Records {
         self.bitmap.as_ref().map(BitmapStorage::header)
     }
 
-    /// When the superblocks were written last.
+    /// The time of the last update.
     pub(super) fn updated_ns(&self) -> Ns {
         self.updated_ns
     }
 
-    /// Put on record what is so now, on all devices that have not failed; durable when this
-    /// returns. A device that does not take its superblock has failed, which is then put on record
-    /// too. True if one has: then contexts must hear of it.
+    /// Record the present state on all devices that have not failed; durable when this returns. A
+    /// device that fails the write is marked as failed, which is recorded too. True if one failed:
+    /// then a configuration without it must be published.
     pub(super) fn write(&mut self, to: &mut Target<'_>) -> bool {
         let faulty = to.members.faulty();
         self.bring_level(to);
         let (mut written, mut is_lower) = (self.common.events, false);
         loop {
-            // An update that some members have gets a count that no other update has. One that no
-            // member has does not count: a member two events behind is not taken in again after a
-            // crash.
+            // If some member has got an update that failed on another, the next update gets a new
+            // count of events. If no member has got it, the count is used again: after a crash, a
+            // member that is two events behind is not accepted.
             self.change_common().events = written;
-            // Data that superblocks call good has to be durable on all members before any of them
-            // says so.
+            // Data must be durable on all members before the superblock of any member calls it
+            // good.
             let (mut failed, mut why) = (to.flush_if_better(), Failed::Flush);
             if failed.is_empty() {
                 let spares_too = self.next_events(to);
@@ -98,15 +97,15 @@ impl Records {
                 if let Some(bitmap) = &mut self.bitmap {
                     bitmap.note_events(events);
                 }
-                // The bitmap is never older than the superblocks.
+                // The bitmap must not be older than the superblocks.
                 if !self.write_bitmap(to) || !to.write_empty_logs() {
                     continue;
                 }
                 self.update_common(to);
                 (failed, why) = (self.write_all(to, spares_too), Failed::Superblock);
-                // A member with an event that was taken away must not be two behind either: the
-                // count goes up by one, and by another one when all have that, so that a member
-                // that failed is older than they.
+                // The count may have gone back by one, and some member may keep the higher count.
+                // Then the count goes up by one, and once more after all members have it. So a
+                // member that failed is older than the others, and none is two behind.
                 is_lower |= self.common.events < written && !failed.is_empty();
                 written = self.common.events;
             }
@@ -122,8 +121,8 @@ impl Records {
         to.members.faulty() > faulty
     }
 
-    /// Members that a crash kept from the last update of another life get it before there is a next
-    /// one: a second crash would leave them two behind, which makes them strangers.
+    /// Write the last update to members that a crash kept from it, before the next update. After a
+    /// second crash they would be two events behind, and would not be accepted.
     fn bring_level(&mut self, to: &mut Target<'_>) {
         let is_behind = |disk: &Disk| {
             disk.state.role().is_some()
@@ -135,7 +134,7 @@ impl Records {
         if behind.is_empty() {
             return;
         }
-        // Data that the update called durable may not be on these.
+        // Data that this update calls durable may not be durable on these members.
         let failed = to.flush_members();
         failed.iter().for_each(|position| to.members.fail(*position, Failed::Flush));
         let behind = behind.into_iter().filter(|position| !failed.contains(position));
@@ -148,8 +147,8 @@ impl Records {
         }
     }
 
-    /// Count the update. False if spares need not hear of it: it says nothing but that the array is
-    /// clean, or dirty, which a change back takes away again (Linux `md_update_sb`).
+    /// Count the update. False if the spares need not get it: it only records the array as clean or
+    /// dirty, and the change back will undo the count (Linux `md_update_sb`).
     fn next_events(&mut self, to: &Target<'_>) -> bool {
         let only_record = !to.members.is_changed() && !to.members.is_degraded();
         let is_clean = to.record == Record::Clean && to.shared.fits_below.load(Acquire) == CLEAN;
@@ -171,17 +170,17 @@ impl Records {
         let fits_below = to.shared.fits_below.load(Acquire);
         let has_logs = to.shared.conf().ppl.is_some();
         let common = Arc::make_mut(&mut self.common);
-        // Stripes that are being written may not fit, wherever they are.
+        // Any stripe may be under write, so parity may not fit anywhere.
         common.resync_offset = match to.record {
             Record::Clean => fits_below,
-            // The logs tell what is being written, and nothing of what the resync has yet to put
-            // right.
+            // The logs cover the stripes that are being written, but not those that the resync has
+            // yet to correct.
             _ if has_logs && fits_below != CLEAN => ppl::RESYNC_PENDING,
             Record::Dirty | Record::Settling(_) => 0,
         };
         common.utime = (self.wall_clock)();
         let roles = &mut common.roles;
-        // A device that is not there is no member.
+        // A missing device is recorded as no member.
         roles.fill(DevRole::Spare.number());
         for disk in to.members.iter() {
             let number = disk.number().0 as usize;
@@ -198,7 +197,7 @@ impl Records {
         }
     }
 
-    /// Write all superblocks at once. The positions of the devices that did not take theirs.
+    /// Write all superblocks at once. Returns the positions of the devices that failed the write.
     fn write_all(&mut self, to: &mut Target<'_>, spares_too: bool) -> Vec<usize> {
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
         for position in to.members.positions() {
@@ -235,8 +234,8 @@ impl Records {
         tickets
     }
 
-    /// Write the superblock of one device, whose list of bad blocks has changed. False if it did
-    /// not take it.
+    /// Write the superblock of one device, whose bad block list has changed. False if the write
+    /// failed.
     pub(super) fn write_one(&mut self, to: &mut Target<'_>, position: usize) -> bool {
         let tickets = self.start_write(to, position);
         let is_written = to.io.wait_for_all(&tickets);
@@ -244,8 +243,8 @@ impl Records {
         is_written
     }
 
-    /// Write what has changed of the bitmap to all devices with a role; durable when this returns.
-    /// False if a device did not take it, which has failed then.
+    /// Write the changed pages of the bitmap to all devices with a role; durable when this returns.
+    /// False if a device failed the write, and is marked as failed.
     pub(super) fn write_bitmap(&mut self, to: &mut Target<'_>) -> bool {
         let mut failed = Vec::new();
         for round in 0..2 {
@@ -290,8 +289,8 @@ impl Records {
 }
 
 impl Target<'_> {
-    /// Flush all members at once, unless nothing gets better. The positions of those that could
-    /// not.
+    /// Flush all members at once, unless the update only records a worse state. Returns the
+    /// positions of those that failed.
     fn flush_if_better(&mut self) -> Vec<usize> {
         if !self.members.is_changed() && self.record == Record::Dirty {
             return Vec::new();
@@ -299,7 +298,7 @@ impl Target<'_> {
         self.flush_members()
     }
 
-    /// Flush all members at once. The positions of those that could not.
+    /// Flush all members at once. Returns the positions of those that failed.
     pub(super) fn flush_members(&mut self) -> Vec<usize> {
         let is_used = |disk: &Disk| disk.state.role().is_some();
         let positions: Vec<_> =
@@ -310,8 +309,8 @@ impl Target<'_> {
         positions.iter().zip(flushed).filter(|(_, ok)| !ok).map(|(position, _)| *position).collect()
     }
 
-    /// Give new members a partial parity log, and all members an empty one at the start; durable
-    /// when this returns. False if a device did not take it, which has failed then.
+    /// Write an empty partial parity log to new members, and at the start to all; durable when this
+    /// returns. False if a device failed the write, and is marked as failed.
     fn write_empty_logs(&mut self) -> bool {
         let Some(conf) = self.shared.conf().ppl else { return true };
         let mut started: Vec<(usize, Vec<Ticket>)> = Vec::new();
@@ -331,7 +330,7 @@ impl Target<'_> {
 }
 
 impl Disk {
-    /// Bring the superblock up to date, with what all members share.
+    /// Update the superblock, with the fields that all members share.
     fn take_common(&mut self, common: &Superblock) {
         self.update_superblock();
         let own = &mut self.superblock;
@@ -353,7 +352,7 @@ mod tests {
     use crate::layout::Level;
     use drystone_core::primitive::Ordering::Relaxed;
 
-    /// Two members of an array of RAID-5, and how they are written.
+    /// Two members of a RAID-5 array, with their records.
     struct Bench {
         stand: Stand,
         io: Io,
@@ -382,7 +381,7 @@ mod tests {
             Bench { stand, io, members, shared, records }
         }
 
-        /// Writes superblocks. True if a device has failed by that.
+        /// Write superblocks. True if a device failed by that.
         fn write(&mut self, record: Record) -> bool {
             let (io, members) = (&mut self.io, &mut self.members);
             self.records.write(&mut Target { io, members, shared: &self.shared, record })

@@ -1,8 +1,8 @@
-//! Requests of control calls, from when the manager takes them until it tells their outcome.
+//! Requests of control calls, from the time the manager takes them until it reports their outcome.
 //!
 //! Invariants:
-//! * A request that has begun is in one of the lists here until its outcome is told, once.
-//! * An outcome is told when what follows from the command can be seen.
+//! * A request that has begun is in one of these lists until its outcome is reported, exactly once.
+//! * An outcome is reported only when the effects of the command can be seen.
 
 use crate::array::control::{Command, Request};
 use crate::array::device::ManagerQueue;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct Requests {
     queue: Option<Arc<ManagerQueue>>,
-    /// Executed or refused; the outcome must be told.
+    /// Requests that were executed or refused; the outcome must be reported.
     executed: Vec<(Arc<Request>, Result<()>)>,
-    /// Removals that wait for I/O to end, and until when.
+    /// Removals that wait for I/O to end, each with its deadline.
     removals: Vec<(Arc<Request>, Ns)>,
-    /// Stops that wait for I/O to end, and until when.
+    /// Stops that wait for I/O to end, with their deadline.
     stops: Option<(Vec<Arc<Request>>, Ns)>,
-    /// Stops that have come about.
+    /// Stops that have succeeded.
     stopped: Vec<Arc<Request>>,
 }
 
@@ -31,24 +31,24 @@ impl Requests {
         self.queue = Some(queue);
     }
 
-    /// Requests since this was called last. None of them has begun.
+    /// Take the requests since the previous call. None of them has begun.
     pub(super) fn take_new(&self) -> Vec<Arc<Request>> {
         self.queue.as_ref().map_or(Vec::new(), |queue| queue.take_requests())
     }
 
-    /// Have the status changed that others see.
+    /// Change the status that others see.
     pub(super) fn change_status(&self, change: impl FnOnce(&mut ArrayStatus)) {
         if let Some(queue) = &self.queue {
             queue.change_status(change);
         }
     }
 
-    /// The outcome of a request is known.
+    /// Keep the outcome of a request.
     pub(super) fn add_executed(&mut self, request: Arc<Request>, outcome: Result<()>) {
         self.executed.push((request, outcome));
     }
 
-    /// Tell outcomes, but for requests that were executed and of which `still_runs`.
+    /// Report outcomes, except of executed requests for which `still_runs` is true.
     pub(super) fn tell_outcomes(
         &mut self,
         still_runs: impl Fn(&Command) -> bool,
@@ -63,12 +63,12 @@ impl Requests {
         });
     }
 
-    /// A removal waits until `deadline` at the latest.
+    /// Keep a removal that waits, until `deadline` at the latest.
     pub(super) fn add_removal(&mut self, request: Arc<Request>, deadline: Ns) {
         self.removals.push((request, deadline));
     }
 
-    /// Removals that wait; those that go on waiting are added again.
+    /// Take the removals that wait; those that go on waiting are added again.
     pub(super) fn take_removals(&mut self) -> Vec<(Arc<Request>, Ns)> {
         std::mem::take(&mut self.removals)
     }
@@ -77,12 +77,12 @@ impl Requests {
         !self.removals.is_empty()
     }
 
-    /// The array must stop. The first request of several has set the deadline.
+    /// Keep a request to stop. The first one sets the deadline.
     pub(super) fn add_stop(&mut self, request: Arc<Request>, deadline: Ns) {
         self.stops.get_or_insert((Vec::new(), deadline)).0.push(request);
     }
 
-    /// Until when a stop waits for I/O, if one is asked for.
+    /// The deadline of the wait of a stop, if one is asked for.
     pub(super) fn stop_deadline(&self) -> Option<Ns> {
         self.stops.as_ref().map(|(_, deadline)| *deadline)
     }
@@ -91,18 +91,18 @@ impl Requests {
         self.stops.is_some()
     }
 
-    /// The array does not stop.
+    /// Refuse all requests to stop.
     pub(super) fn refuse_stops(&mut self, why: impl Fn() -> Error) {
         let (requests, _) = self.stops.take().unwrap_or_default();
         self.executed.extend(requests.into_iter().map(|request| (request, Err(why()))));
     }
 
-    /// The array has stopped: that is told at the very end ([`Requests::end`]).
+    /// Note that the array has stopped; [`Requests::end`] reports that at the very end.
     pub(super) fn accept_stops(&mut self) {
         self.stopped = self.stops.take().unwrap_or_default().0;
     }
 
-    /// There is no manager any more.
+    /// Report all outcomes, because the manager ends.
     pub(super) fn end(self, locks: &LockCounters) {
         self.stopped.iter().for_each(|request| request.end(Ok(()), locks));
         if let Some(queue) = self.queue {

@@ -1,5 +1,5 @@
-//! Whether the members are on record as fitting one another (md's safe mode): dirty before the
-//! first write passes, clean again when nobody has written for a while.
+//! Whether the array is recorded as clean or dirty (md's safe mode): dirty before the first write
+//! passes, clean again after a time without writes.
 //!
 //! ```text
 //!          a write is wanted                no write for a while
@@ -7,41 +7,43 @@
 //!                                        a write is wanted meanwhile      all writes have ended
 //! ```
 //!
-//! Invariant: this only decides. The manager writes superblocks and publishes as it is told, at
-//! once.
+//! Invariant: this only decides. The manager writes superblocks and publishes at once as it is
+//! told.
 
 use drystone_core::clock::Ns;
 
-/// The pause between two checks whether writes that must end have ended.
+/// The pause between two checks whether the writes under way have ended.
 pub(super) const QUIET_PAUSE_NS: Ns = 1_000_000;
-/// Without writes for so long the array is put on record as clean (`safe_mode_delay`, 204 ms).
+/// After this time without writes the array is recorded as clean (`safe_mode_delay`, 204 ms).
 const SAFE_MODE_DELAY_NS: Ns = 204_000_000;
 
-/// The state that the members are on record in.
+/// The state that the superblocks record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Record {
-    /// They fit one another.
+    /// The members fit one another.
     Clean,
-    /// They may not.
+    /// The members may not fit one another.
     Dirty,
-    /// They may not, and no new write passes: they become clean if the writes under way end
-    /// soon. The epoch of the configuration that says so.
+    /// Still recorded as dirty, but no new write passes. The array becomes clean if the writes
+    /// under way end soon. Holds the epoch of the configuration that stopped the writes.
     Settling(u64),
 }
 
 /// The next step of the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing until then, if there is a time.
+    /// Do nothing until this time, if there is one.
     Wait(Option<Ns>),
-    /// Write superblocks and publish, so that writes pass. Then ask again at that time.
+    /// Write superblocks and publish, so that writes pass. Then ask again at this time.
     RecordDirty(Ns),
-    /// Publish that no new write passes, and tell the epoch of that ([`SafeMode::writes_stopped`]).
+    /// Publish that no new write passes, and report the epoch of that configuration
+    /// ([`SafeMode::writes_stopped`]).
     StopWrites,
-    /// See whether all writes have ended that passed before this epoch
+    /// Check whether all writes that passed before this epoch have ended
     /// ([`SafeMode::writes_checked`]).
     CheckWrites(u64),
-    /// Publish that writes pass again: nothing else was said of it. Then ask again at that time.
+    /// Publish that writes pass again; the superblocks still record the array as dirty. Then ask
+    /// again at this time.
     LetWritesPass(Ns),
     /// Write superblocks.
     RecordClean,
@@ -51,7 +53,7 @@ pub(super) enum Next {
 pub(super) struct SafeMode {
     record: Record,
     wants_writes: bool,
-    /// Writes that had passed when they were counted last, and when that was.
+    /// The count of passed writes at the last check at which it had changed, and the time of that.
     writes_seen: (u64, Ns),
 }
 
@@ -65,7 +67,7 @@ impl SafeMode {
         self.record
     }
 
-    /// Somebody waits to write.
+    /// Note that a writer waits.
     pub(super) fn want_writes(&mut self) {
         self.wants_writes = true;
     }
@@ -74,12 +76,12 @@ impl SafeMode {
         self.wants_writes
     }
 
-    /// The array stops: nothing is in flight, and nothing will be.
+    /// Note that the array stops: no I/O is in flight, and none will come.
     pub(super) fn set_clean(&mut self) {
         self.record = Record::Clean;
     }
 
-    /// The next step, if so many writes have passed by now.
+    /// The next step; `writes` is the count of writes that have passed.
     pub(super) fn next(&mut self, writes: u64, now: Ns) -> Next {
         match self.record {
             Record::Clean if std::mem::take(&mut self.wants_writes) => {
@@ -106,12 +108,12 @@ impl SafeMode {
         Next::Wait(Some(self.writes_seen.1 + SAFE_MODE_DELAY_NS))
     }
 
-    /// No new write passes since this epoch.
+    /// Note that no new write passes since this epoch.
     pub(super) fn writes_stopped(&mut self, epoch: u64) {
         self.record = Record::Settling(epoch);
     }
 
-    /// The next step, now that it is known whether all writes have ended.
+    /// The next step, after a check whether all writes have ended.
     pub(super) fn writes_checked(&mut self, have_ended: bool, now: Ns) -> Next {
         if have_ended {
             self.record = Record::Clean;

@@ -1,18 +1,19 @@
-//! Where the parts of a new spare are: as on a member, but for the data, which begins where this
-//! device has room for it. Members of one array may differ in that: mdadm chooses by the size of
-//! each device. Where no member's places fit, they are those of a new array.
+//! The places of a new spare's areas: the same as on a member, except for the data, which begins
+//! where this device has room for it. Members of one array may differ in that, because mdadm
+//! chooses by the size of each device. If no member's places fit, the spare gets those of a new
+//! array.
 
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::places::Places;
 use crate::metadata::room::{BAD_BLOCK_LOG_SECTORS, Log, PPL_SECTORS, parts};
 use crate::metadata::superblock::{Features, Minor, Superblock};
 
-/// mdadm has data begin at a multiple of this many sectors.
+/// mdadm aligns the beginning of data to this many sectors.
 const ALIGNMENT_SECTORS: u64 = 2048;
-/// At least this much it is aligned to.
+/// Data is aligned to at least this many sectors.
 const BLOCK_SECTORS: u64 = 8;
 
-/// The areas that a spare has to hold.
+/// The sizes of the areas that a spare has to hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Needs<'a> {
     /// Sectors of data.
@@ -23,12 +24,12 @@ pub(super) struct Needs<'a> {
     pub(super) block_sectors: u64,
 }
 
-/// The superblock of a device of so many sectors, laid out as that of a member: as one of `models`
-/// if it can be, the first ones first, or else with the data as late as it can be, or else with all
-/// places as a new array would have them.
+/// The superblock of a device of `sectors` sectors, with the areas of a member. It follows the
+/// first of `models` that fits. If none fits, its data begins as late as possible; if that does not
+/// fit either, all areas lie where a new array would have them.
 ///
 /// # Errors
-/// There is no room: the sectors that would do.
+/// No layout fits: the number of sectors that would suffice.
 pub(super) fn placed(
     models: &[&Superblock],
     sectors: u64,
@@ -50,7 +51,7 @@ pub(super) fn placed(
     found.ok_or_else(least)
 }
 
-/// Where data may begin on a device of so many sectors.
+/// The sectors at which data may begin on a device of `sectors` sectors.
 fn offsets(model: &Superblock, sectors: u64, needs: Needs<'_>) -> Vec<u64> {
     if model.minor() == Minor::V1_0 {
         return vec![0];
@@ -59,8 +60,8 @@ fn offsets(model: &Superblock, sectors: u64, needs: Needs<'_>) -> Vec<u64> {
     vec![last - last % ALIGNMENT_SECTORS, last - last % BLOCK_SECTORS]
 }
 
-/// With the offsets of `model` from the superblock, if all has room so, apart from one another and
-/// in blocks of the device.
+/// A superblock with the offsets of `model` from the superblock. `None` unless all areas have room,
+/// do not overlap and consist of whole blocks of the device.
 fn laid_out(
     model: &Superblock,
     sectors: u64,
@@ -77,14 +78,14 @@ fn laid_out(
     }
     let logs = [places.bitmap().ok()?, places.ppl(), places.bad_blocks()].into_iter().flatten();
     let used = super_offset..super_offset + BLOCK_SECTORS;
-    // Areas behind the data keep it from growing.
+    // Areas behind the data limit its growth.
     let ends = logs.chain([used, sectors..sectors]).map(|area| area.start);
     let end = ends.filter(|end| *end >= data_offset).min()?;
     own.data_size = end.checked_sub(data_offset).filter(|size| *size >= needs.used)?;
     (data_offset >= super_offset + BLOCK_SECTORS || super_offset >= end).then_some(own)
 }
 
-/// With the offsets of a new array's members.
+/// A superblock with the offsets of a new array's members.
 fn with_new_places(
     model: &Superblock,
     sectors: u64,
@@ -115,7 +116,7 @@ fn with_new_places(
     Some(own)
 }
 
-/// Sectors of the smallest device that has room.
+/// The size of the smallest device that has room, in sectors.
 fn least_sectors(model: &Superblock, needs: Needs<'_>) -> u64 {
     let bitmap = needs.bitmap.map_or(0, |header| header.sectors_for(needs.used));
     let mut areas: Vec<(i64, u64)> = vec![(0, BLOCK_SECTORS)];
@@ -125,7 +126,7 @@ fn least_sectors(model: &Superblock, needs: Needs<'_>) -> u64 {
         areas.push((model.bblog_offset.into(), model.bblog_size.into()));
     }
     if model.minor() == Minor::V1_0 {
-        // The superblock is at a multiple of 4 KiB, 8 KiB from the end or somewhat more.
+        // The superblock lies at a multiple of 4 KiB, at least 8 KiB before the end.
         let before = areas.iter().map(|(offset, _)| offset.unsigned_abs()).max().unwrap_or(0);
         let end = model.data_offset.saturating_add(needs.used).saturating_add(before);
         return end.div_ceil(BLOCK_SECTORS).saturating_mul(BLOCK_SECTORS).saturating_add(16);
@@ -146,7 +147,7 @@ mod tests {
     use std::convert::Infallible;
     use std::ops::Range;
 
-    /// The superblock of a vector's member, with its device's sectors and its bitmap.
+    /// The superblock of a member in a test vector, with its device's sectors and its bitmap.
     fn member(vector: &str) -> (Superblock, u64, Option<BitmapHeader>) {
         let image = testing::member(vector, 0).unwrap();
         let read = |sector| Ok::<_, Infallible>(image.read_sectors(sector, 8));
@@ -158,7 +159,7 @@ mod tests {
         (own, image.sectors(), bitmap)
     }
 
-    /// A start takes the layout.
+    /// Check that a start accepts the layout.
     fn check(own: &Superblock, sectors: u64, needs: Needs<'_>) {
         let found = Superblock::parse(&own.to_bytes(), own.super_offset, sectors);
         let found = found.unwrap_or_else(|error| panic!("{error}"));
@@ -166,7 +167,7 @@ mod tests {
         let places = Places::of(&found, sectors, needs.bitmap).unwrap();
         assert_eq!(places.unused(), None);
         assert!(places.bitmap().is_ok());
-        // An array that grows on it does not reach what is behind its data.
+        // Data must be able to grow up to `data_size` without reaching the areas behind it.
         let data = found.data_offset..found.data_offset + found.data_size;
         let superblock = Some(found.super_offset..found.super_offset + BLOCK_SECTORS);
         let areas = [superblock, places.bitmap().unwrap(), places.ppl(), places.bad_blocks()];
@@ -189,7 +190,7 @@ mod tests {
         }
     }
 
-    /// Members have their logs where this device has data, or nothing at all.
+    /// The members' logs lie where this device has its data, or outside the device.
     #[test]
     fn logs_of_members_that_lie_elsewhere_are_placed_again() {
         for vector in ["r5-ls-bitmap", "r5-ls-ppl"] {
@@ -207,15 +208,15 @@ mod tests {
         }
     }
 
-    /// mdadm 3.3 and 3.4 put the list of bad blocks into the bitmap; of a new spare it is beside
-    /// it.
+    /// mdadm 3.3 and 3.4 put the bad block list inside the bitmap; on a new spare it lies beside
+    /// the bitmap.
     #[test]
     fn what_overlaps_on_members_is_apart_on_a_spare() {
         let (own, sectors, bitmap) = member("r5-ls-bitmap");
         let needs = Needs { used: own.size, bitmap: bitmap.as_ref(), block_sectors: 1 };
         let overlapping = Superblock { bblog_offset: own.bitmap_offset().unwrap(), ..own.clone() };
         check(&placed(&[&overlapping], sectors, needs).unwrap(), sectors, needs);
-        // One that fits as it is comes first.
+        // A model that fits as it is comes first.
         let found = placed(&[&overlapping, &own], sectors, needs).unwrap();
         assert_eq!(found.bblog_offset, own.bblog_offset);
     }

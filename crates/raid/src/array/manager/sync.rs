@@ -1,11 +1,11 @@
 //! Synchronisation of the whole array, region by region (Linux `md_do_sync`).
 //!
 //! Invariants:
-//! * Only what is done is told to contexts, and written to superblocks.
-//! * One thing is synchronised at a time: what a crash left, then new members, then what was asked
-//!   for.
-//! * For a member that came back the chunks that the bitmap says are all that are set once no write
-//!   goes past it any more.
+//! * Contexts and superblocks learn only of progress that has been made.
+//! * One synchronisation runs at a time: first a resync after a crash, then a rebuild of new
+//!   members, then a check or repair that was asked for.
+//! * For a member that came back, the chunks to synchronise are those whose bit is set once no
+//!   write can bypass the member any more.
 
 use super::safe_mode::QUIET_PAUSE_NS;
 use super::sync_run::{LOOK_NS, Load, SyncRun};
@@ -18,7 +18,7 @@ use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, Op, SECTOR_SIZE, Sector};
 
 impl Manager {
-    /// Go on with the synchronisation. The result is the time of the next check.
+    /// Carry on the synchronisation. Returns the time of the next check.
     pub(super) fn synchronise(&mut self, now: Ns) -> Option<Ns> {
         if self.sync.action().is_none() {
             self.begin_sync(now);
@@ -26,7 +26,7 @@ impl Manager {
         self.interrupt_rebuild_if_changed();
         let io = &mut self.io;
         self.sync.run_mut()?.advance(|ticket| io.take(ticket).map(|bio| bio.status));
-        // Blocks that could not be computed are on record before they count as done.
+        // Blocks that could not be computed must be recorded before they count as done.
         self.take_reports();
         self.interrupt_rebuild_if_changed();
         let mut run = self.sync.take()?;
@@ -35,7 +35,8 @@ impl Manager {
         self.note_progress(&mut run);
         if run.is_over() {
             self.end_sync(&run);
-            // There may be more to be synchronised: nobody sees the array idle in between.
+            // Begin the next synchronisation at once, so that nobody sees the array idle in
+            // between.
             self.begin_sync(now);
             return Some(now);
         }
@@ -52,8 +53,7 @@ impl Manager {
         deadline
     }
 
-    /// Other devices must be rebuilt than when a rebuild under way began: it begins again, with
-    /// them.
+    /// Begin a rebuild under way again if the set of devices that must be rebuilt has changed.
     fn interrupt_rebuild_if_changed(&mut self) {
         let is_changed = self.members.take_rebuild_change();
         if is_changed && self.sync.action() == Some(SyncAction::Recover) {
@@ -80,7 +80,7 @@ impl Manager {
         let by_bitmap = self.records.bitmap().is_some() && self.is_by_bitmap(action);
         let sectors = start.min(self.used)..self.used;
         let run = SyncRun::new(action, sectors, by_bitmap, rebuilt, now);
-        // All devices that must be rebuilt are in it.
+        // This rebuild includes all devices that must be rebuilt.
         self.members.take_rebuild_change();
         self.members.emit(ArrayEvent::SyncBegan {
             action,
@@ -102,8 +102,8 @@ impl Manager {
         }
     }
 
-    /// All contexts write by the configuration of the synchronisation, so that no write bypasses a
-    /// member that is being rebuilt.
+    /// Check that all contexts write by the configuration of the synchronisation. From then on no
+    /// write bypasses a member that is being rebuilt.
     fn all_know(&mut self, run: &mut SyncRun) -> bool {
         let Some(epoch) = run.awaited() else { return true };
         if !self.shared.shards_are_at(epoch, self.io.ctx.locks()) {
@@ -120,18 +120,19 @@ impl Manager {
         run.skip_clean(self.records.bitmap().map(|bitmap| &*bitmap.words))
     }
 
-    /// Give vacant places to spares. From where on members have to be rebuilt, if any do.
+    /// Give roles without a member to spares. Returns the member sector from which on members must
+    /// be rebuilt, if any must.
     ///
-    /// A spare that cannot be put on record has failed, and the next one takes its place. This
-    /// ends: every further round needs another spare.
+    /// A spare whose role cannot be recorded has failed, and the next one takes its place. The loop
+    /// ends: each further round needs another spare.
     fn prepare_rebuild(&mut self) -> Option<u64> {
         loop {
             if self.members.lost() > self.members.tolerated() {
                 return None;
             }
             self.members.assign_spares();
-            // A spare's role is on record before contexts write to it, also while other roles stay
-            // vacant.
+            // A spare's role must be recorded before contexts write to it, also while other roles
+            // have no member.
             if !self.members.is_changed() {
                 break;
             }
@@ -163,11 +164,11 @@ impl Manager {
             let ticket = self.io.start(self.sync.device(), bio);
             run.begin(sectors, ticket);
         }
-        // All that was left had been skipped.
+        // Everything that was left has been skipped.
         run.is_idle().then_some(now)
     }
 
-    /// Tell contexts how far it is done.
+    /// Publish how far the synchronisation is done.
     fn note_progress(&mut self, run: &mut SyncRun) {
         let done = run.done();
         match run.action() {
@@ -209,12 +210,13 @@ impl Manager {
                 self.members.mark_changed();
             }
             SyncAction::Recover if is_whole => {
-                // Each says itself that it has everything, before the others count on it.
+                // Each rebuilt device must record that it has everything before the others count on
+                // it.
                 self.members.mark_changed();
                 self.write_superblocks();
                 self.members.promote_rebuilt(run.rebuilt());
             }
-            // It goes on from there, also after a stop.
+            // The next synchronisation goes on from here, also after a stop.
             SyncAction::Resync | SyncAction::Recover => {
                 if run.is_past_checkpoint() {
                     self.members.mark_changed();

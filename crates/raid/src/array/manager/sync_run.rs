@@ -1,9 +1,9 @@
 //! One synchronisation of the array: how far it is, and how fast it goes.
 //!
 //! Invariants:
-//! * Regions are begun in order; what is done is the longest run of ended ones from the start.
+//! * Regions are begun in order. The done part is the longest run of ended regions from the start.
 //! * After an interruption nothing is begun and nothing more counts as done.
-//! * By a bitmap only chunks are synchronised whose word says that they need it.
+//! * With a bitmap, only chunks whose word says that they need it are synchronised.
 
 use crate::array::io::Ticket;
 use crate::array::status::SyncStatus;
@@ -14,9 +14,9 @@ use drystone_core::{SECTOR_SIZE, Status};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Regions under way at once.
+/// The number of regions under way at the same time.
 const DEPTH: usize = 16;
-/// Progress is written to the superblocks after this share of the whole, or this time.
+/// Progress is written to the superblocks after this share of the whole, or after this time.
 const CHECKPOINT_SHARE: u64 = 16;
 const CHECKPOINT_NS: Ns = 300_000_000_000;
 /// The time between two checks whether others use the array.
@@ -26,7 +26,7 @@ const SECOND_NS: u128 = 1_000_000_000;
 /// Limits, in KiB a second of each member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Speed {
-    /// Reached though others use the array.
+    /// Kept even while others use the array.
     pub(super) min: u64,
     pub(super) max: u64,
 }
@@ -37,15 +37,15 @@ impl Default for Speed {
     }
 }
 
-/// The I/O of others on the array.
+/// The I/O that others do on the array.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
-    /// Bios that were started so far.
+    /// The number of bios that were started.
     pub(super) started: u64,
     pub(super) in_flight: u64,
 }
 
-/// A region that was begun.
+/// A region whose synchronisation was begun.
 struct Region {
     end: u64,
     ticket: Ticket,
@@ -55,33 +55,34 @@ struct Region {
 /// See the module's text. All sectors are member sectors.
 pub(super) struct SyncRun {
     action: SyncAction,
-    /// Begun and not known to be done.
+    /// Regions that were begun and are not known to be done.
     window: VecDeque<Region>,
     next: u64,
     done: u64,
     end: u64,
     by_bitmap: bool,
-    /// The devices that are rebuilt: those that there were when it began.
+    /// The devices that are rebuilt: those that had to be when the run began.
     rebuilt: Vec<MemberNumber>,
-    /// Nothing is begun before all shards work by the configuration of this epoch.
+    /// No region is begun before all shards work by the configuration of this epoch.
     awaits: Option<u64>,
-    /// Words of the bitmap that are marked as done.
+    /// The number of words of the bitmap that are marked as done.
     words_done: usize,
-    /// It ends when what is under way has ended.
+    /// The run ends when the regions under way have ended.
     is_interrupted: bool,
-    /// Progress that superblocks know of, and since when.
+    /// The progress in the superblocks, and the time of that record.
     checkpoint: (u64, Ns),
-    /// Where and when the present pace began, and its KiB a second.
+    /// The sector and time at which the present pace began, and its KiB a second.
     pace: (u64, Ns, u64),
-    /// Bios of others when the load was seen last, and when that was.
+    /// The bios of others at the last look at the load, and the time of that.
     seen: (u64, Ns),
-    /// For the average: where it was, and when.
+    /// The sector and time from which the average speed counts.
     mark: (u64, Ns),
     speed: u64,
 }
 
 impl SyncRun {
-    /// From `start` to `end`; `by_bitmap`: only what the bitmap says.
+    /// A run from `start` to `end`. With `by_bitmap`, only chunks that the bitmap marks are
+    /// synchronised.
     pub(super) fn new(
         action: SyncAction,
         Range { start, end }: Range<u64>,
@@ -131,17 +132,17 @@ impl SyncRun {
     }
 
     pub(super) fn status(&self, total: u64, now: Ns) -> SyncStatus {
-        // Before the first second is over: since it began.
+        // The speed since the start, before the first second is over.
         let speed = if self.speed > 0 { self.speed } else { self.speed_since_mark(now) };
         SyncStatus { action: self.action, done: self.done, total, speed }
     }
 
-    /// Its progress.
+    /// The progress in percent.
     pub(super) fn percent(&self) -> u8 {
         (u128::from(self.done) * 100 / u128::from(self.end.max(1))) as u8
     }
 
-    /// Give up, as soon as what is under way has ended.
+    /// Interrupt the run: it ends when the regions under way have ended.
     pub(super) fn interrupt(&mut self) {
         self.is_interrupted = true;
     }
@@ -150,7 +151,7 @@ impl SyncRun {
         self.is_interrupted
     }
 
-    /// Nothing is under way, and nothing more is begun.
+    /// No region is under way, and none will be begun.
     pub(super) fn is_over(&self) -> bool {
         self.window.is_empty() && (self.is_interrupted || self.done >= self.end)
     }
@@ -160,28 +161,28 @@ impl SyncRun {
         self.done >= self.end && !self.is_interrupted
     }
 
-    /// Nothing must be begun before all shards work by this configuration.
+    /// Begin no region before all shards work by the configuration of this epoch.
     pub(super) fn await_epoch(&mut self, epoch: u64) {
         self.awaits = Some(epoch);
     }
 
-    /// The configuration that shards have yet to work by.
+    /// The epoch that shards have yet to reach.
     pub(super) fn awaited(&self) -> Option<u64> {
         self.awaits
     }
 
-    /// All shards work by it.
+    /// Note that all shards have reached the epoch.
     pub(super) fn stop_awaiting(&mut self) {
         self.awaits = None;
     }
 
-    /// Take the regions that have ended, and see how far it is done.
+    /// Take the regions that have ended, and update the progress.
     pub(super) fn advance(&mut self, mut take: impl FnMut(Ticket) -> Option<Status>) {
         for region in &mut self.window {
             region.ended = region.ended.or_else(|| take(region.ticket));
         }
         while let Some(Region { end, ended: Some(status), .. }) = self.window.front() {
-            // A cancelled region is not done, nor is any behind it.
+            // A cancelled region is not done, and neither are the regions behind it.
             self.is_interrupted |= *status == Status::Cancelled;
             if !self.is_interrupted {
                 self.done = *end;
@@ -190,7 +191,8 @@ impl SyncRun {
         }
     }
 
-    /// Go on to the next sector that has to be synchronised. How many sectors do from there on.
+    /// Skip to the next sector that must be synchronised. Returns how many sectors must be from
+    /// there on, up to the end of the region.
     pub(super) fn skip_clean(&mut self, words: Option<&Bitmap>) -> u64 {
         let to_region = |next: u64| next - next % REGION_SECTORS + REGION_SECTORS;
         let Some(words) = words.filter(|_| self.by_bitmap) else {
@@ -203,7 +205,7 @@ impl SyncRun {
         while self.awaits.is_none() && self.next < self.end && !is_needed(self.next) {
             self.next = after(self.next).min(self.end);
         }
-        // Skipped sectors took no time, so they do not count for the pace.
+        // Skipped sectors took no time, so they do not count in the pace.
         self.pace.0 += self.next - from;
         if self.window.is_empty() && !self.is_interrupted {
             self.done = self.next;
@@ -216,8 +218,8 @@ impl SyncRun {
         end - self.next
     }
 
-    /// The words of a bitmap that are done and were not marked so before; `used` are the sectors of
-    /// a member.
+    /// The words of a bitmap that are done since the previous call; `used` are the sectors of a
+    /// member.
     pub(super) fn take_done_words(&mut self, words: &Bitmap, used: u64) -> Range<usize> {
         let done = match self.done >= used {
             true => words.len(),
@@ -227,23 +229,23 @@ impl SyncRun {
         before..done
     }
 
-    /// Another region may be under way.
+    /// Another region may be begun.
     pub(super) fn has_room(&self) -> bool {
         self.window.len() < DEPTH && self.next < self.end
     }
 
-    /// Nothing is under way.
+    /// No region is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.window.is_empty()
     }
 
-    /// A region of so many sectors has been begun.
+    /// Note that a region of this many sectors was begun.
     pub(super) fn begin(&mut self, sectors: u64, ticket: Ticket) {
         self.next += sectors;
         self.window.push_back(Region { end: self.next, ticket, ended: None });
     }
 
-    /// KiB a second at which to go on: slower while others use the array, of which `load` tells.
+    /// The speed in KiB a second: slower while others use the array, as `load` tells.
     pub(super) fn rate(&mut self, speed: Speed, load: impl FnOnce() -> Load, now: Ns) -> u64 {
         let (seen, since) = self.seen;
         let is_first = seen == u64::MAX;
@@ -256,7 +258,8 @@ impl SyncRun {
         if is_busy { speed.min } else { speed.max }
     }
 
-    /// When the next region may be begun, at `rate` KiB a second; now, if that has passed.
+    /// The time at which the next region may be begun at `rate` KiB a second; it may be in the
+    /// past.
     pub(super) fn due(&mut self, rate: u64, now: Ns) -> Ns {
         if self.pace.2 != rate {
             self.pace = (self.next, now, rate);
@@ -266,14 +269,14 @@ impl SyncRun {
         since + (kib * SECOND_NS / u128::from(rate.max(1))) as Ns
     }
 
-    /// Sectors a second.
+    /// The average speed, in sectors a second.
     fn speed_since_mark(&self, now: Ns) -> u64 {
         let (from, since) = self.mark;
         let sectors = u128::from(self.done.saturating_sub(from));
         (sectors * SECOND_NS / u128::from(now.saturating_sub(since).max(1))) as u64
     }
 
-    /// Once a second: how fast it went.
+    /// Update the average speed once a second.
     pub(super) fn measure(&mut self, now: Ns) {
         if now >= self.mark.1 + SECOND_NS as Ns {
             self.speed = self.speed_since_mark(now);
@@ -281,7 +284,7 @@ impl SyncRun {
         }
     }
 
-    /// Superblocks must say how far it is.
+    /// The progress must be written to the superblocks.
     pub(super) fn wants_checkpoint(&self, now: Ns) -> bool {
         let (at, since) = self.checkpoint;
         let step = (self.end / CHECKPOINT_SHARE).max(REGION_SECTORS);
@@ -289,12 +292,12 @@ impl SyncRun {
         is_due && !self.is_interrupted
     }
 
-    /// Superblocks say how far it is.
+    /// Note that the progress was written to the superblocks.
     pub(super) fn set_checkpoint(&mut self, now: Ns) {
         self.checkpoint = (self.done, now);
     }
 
-    /// It is further than superblocks say.
+    /// The progress is greater than that in the superblocks.
     pub(super) fn is_past_checkpoint(&self) -> bool {
         self.done > self.checkpoint.0
     }
@@ -315,7 +318,7 @@ mod tests {
         (0..regions).for_each(|n| run.begin(REGION, Ticket::of_test(n)));
     }
 
-    /// The regions of these tickets end so.
+    /// End the regions of these tickets with `status`.
     fn end(run: &mut SyncRun, tickets: &[u64], status: Status) {
         let is_meant = |ticket| tickets.iter().any(|n| ticket == Ticket::of_test(*n));
         run.advance(|ticket| is_meant(ticket).then_some(status));

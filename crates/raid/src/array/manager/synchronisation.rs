@@ -1,8 +1,9 @@
 //! The synchronisation under way, and the one that will follow.
 //!
 //! Invariants:
-//! * At most one synchronisation is under way, and at most one is asked for: the last one counts.
-//! * A command to synchronise, or to end that, thaws it.
+//! * At most one synchronisation is under way, and at most one more is asked for: the latest
+//!   request counts.
+//! * A command to synchronise, or to end a synchronisation, also ends a freeze.
 
 use super::sync_run::{Speed, SyncRun};
 use crate::array::status::SyncStatus;
@@ -10,17 +11,17 @@ use crate::engine::SyncAction;
 use drystone_core::ChannelId;
 use drystone_core::clock::Ns;
 
-/// An action that a user asked for; the others are done because the array needs them.
+/// True for an action that a user asked for. The other actions begin because the array needs them.
 pub(super) fn is_asked_for(action: SyncAction) -> bool {
     matches!(action, SyncAction::Check | SyncAction::Repair)
 }
 
 /// See the module's text.
 pub(super) struct Synchronisation {
-    /// The array by member sectors.
+    /// The device that takes bios by member sectors.
     device: ChannelId,
     run: Option<SyncRun>,
-    /// Asked for, and not begun.
+    /// The action that was asked for and has not begun.
     asked: Option<SyncAction>,
     frozen: bool,
     speed: Speed,
@@ -64,12 +65,12 @@ impl Synchronisation {
         self.speed.max = max.unwrap_or(self.speed.max);
     }
 
-    /// Have something synchronised.
+    /// Ask for an action.
     pub(super) fn ask(&mut self, action: SyncAction) {
         (self.frozen, self.asked) = (false, Some(action));
     }
 
-    /// End what was asked for.
+    /// End the action that was asked for.
     pub(super) fn end_asked(&mut self) {
         (self.frozen, self.asked) = (false, None);
         if self.is_asked_for() {
@@ -77,7 +78,7 @@ impl Synchronisation {
         }
     }
 
-    /// Synchronise nothing from now on, or again.
+    /// Freeze, so that no synchronisation runs, or end the freeze.
     pub(super) fn freeze(&mut self, on: bool) {
         self.frozen = on;
         if on {
@@ -85,24 +86,24 @@ impl Synchronisation {
         }
     }
 
-    /// Give up what is under way, as soon as may be.
+    /// Interrupt the synchronisation under way; it ends as soon as possible.
     pub(super) fn interrupt(&mut self) {
         if let Some(run) = &mut self.run {
             run.interrupt();
         }
     }
 
-    /// The array by member sectors, of which a region is asked for.
+    /// The device whose bios synchronise regions, by member sectors.
     pub(super) fn device(&self) -> ChannelId {
         self.device
     }
 
-    /// Take what is under way, to lead it on.
+    /// Take the run under way, to carry it on.
     pub(super) fn take(&mut self) -> Option<SyncRun> {
         self.run.take()
     }
 
-    /// As it was taken, led on; or a new one.
+    /// Put back the run that was taken, or put in a new one.
     pub(super) fn put_back(&mut self, run: SyncRun) {
         debug_assert!(self.run.is_none());
         self.run = Some(run);

@@ -63,7 +63,7 @@ impl Steps<'_> {
         }
     }
 
-    /// Put the stripe into `state`, and have the next configuration continue it.
+    /// Put the stripe into `state`; the next configuration queues it again.
     pub(super) fn await_manager(&mut self, state: State) {
         self.ready.await_manager(self.id, self.stripe, state);
     }

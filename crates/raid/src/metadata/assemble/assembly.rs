@@ -1,9 +1,10 @@
-//! An array as its devices tell it: what each of them is in it, and what may be done with it.
+//! An array as its devices describe it: the state of each device, and what may be done with the
+//! array.
 //!
 //! Invariants:
 //! * `members` and `replacements` have an entry for each role of the layout.
-//! * A device takes part in one way at the most: as a member, a replacement, a spare or the
-//!   journal. One that takes no part is in `left_out`, with the reason.
+//! * A device takes part in at most one way: as a member, a replacement, a spare or the journal. A
+//!   device that takes no part is in `left_out`, with the reason.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,42 +13,42 @@ use super::candidate::{Candidate, superblock};
 use crate::layout::Layout;
 use crate::metadata::superblock::{DevRole, Features, Minor, Superblock, flagged_role};
 
-/// The state of a role's member. Numbers of devices are indices of the candidates.
+/// The state of a role's member. `device` is an index of the candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Member {
-    /// Its data is whole.
+    /// All of its data can be used.
     InSync {
         /// The device.
         device: usize,
     },
-    /// Its data is whole below a member sector; writes go to all of it.
+    /// Its data can be used below a member sector; writes go to all of it.
     Rebuilding {
         /// The device.
         device: usize,
-        /// Member sectors below are rebuilt.
+        /// Member sectors below this are rebuilt.
         recovered: u64,
-        /// Only what the bitmap marks has to be rebuilt.
+        /// Only the chunks that the bitmap marks have to be rebuilt.
         by_bitmap: bool,
     },
-    /// It is there and too old to be used.
+    /// The device is present, but its data is too old to be used.
     Stale {
         /// The device.
         device: usize,
-        /// The bitmap marks all that it has missed, so it can be added again without rebuilding
-        /// all.
+        /// The bitmap marks everything that it has missed, so it can be added again without a full
+        /// rebuild.
         by_bitmap: bool,
     },
-    /// It is there and has failed.
+    /// The device is present, but has failed.
     Faulty {
         /// The device.
         device: usize,
     },
-    /// It is there, and what it keeps beside its superblock is damaged.
+    /// The device is present, but its metadata beside the superblock is damaged.
     Damaged {
         /// The device.
         device: usize,
     },
-    /// It is not there.
+    /// No device has the role.
     Missing,
 }
 
@@ -60,50 +61,51 @@ impl Member {
         }
     }
 
-    /// True if its data is whole.
+    /// True if all of its data can be used.
     pub fn is_in_sync(&self) -> bool {
         matches!(self, Member::InSync { .. })
     }
 }
 
-/// A device that will take a member's place.
+/// A device that will replace a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replacement {
     /// The device.
     pub device: usize,
-    /// Member sectors below have been copied.
+    /// Member sectors below this are copied.
     pub recovered: u64,
 }
 
-/// The use of the bitmap.
+/// How the bitmap can be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BitmapUse {
-    /// There is none.
+    /// The array has no bitmap.
     None,
-    /// Its bits tell where parity may be wrong.
+    /// Its bits mark where parity may be wrong.
     Good,
     /// It is older than the array: all bits count as set.
     Stale,
-    /// There should be one, and there is none that can be read; why.
+    /// The superblocks say that there is a bitmap, but none can be read; the reason.
     Bad(String),
-    /// It is of a kind that is not kept here; why. The array must not be written.
+    /// It is of a kind that this program does not support; the reason. The array must not be
+    /// written.
     Unknown(String),
 }
 
 /// Whether an array may start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Whole.
+    /// All members are in sync.
     Whole,
-    /// It lacks members, and has lost nothing.
+    /// Members are missing, but no data is lost.
     Degraded {
-        /// Members are missing that were never marked as failed, so they may still appear: it
-        /// should start only if the user says so. One sentence.
+        /// Members are missing that were never marked as failed, so they may still appear. The
+        /// array should start only if the user insists. One sentence.
         unexpected: Option<String>,
     },
-    /// Only if what the sentence names may be lost.
+    /// The array may start only if the user accepts the loss that this sentence names.
     Force(String),
-    /// Not at all; one sentence.
+    /// The array must not start; the reason, one sentence.
     No(String),
 }
 
@@ -119,13 +121,13 @@ impl fmt::Display for Start {
     }
 }
 
-/// An array as its devices tell it.
+/// See the module's text.
 #[derive(Clone, Debug)]
 pub struct Assembly {
-    /// The freshest superblock: name, identity, events, sizes; with the worst that others of as
-    /// many events say.
+    /// The freshest superblock: name, identity, events, sizes. It includes the most cautious values
+    /// of superblocks with equal events.
     pub fresh: Superblock,
-    /// Where superblocks stand.
+    /// Where superblocks lie.
     pub minor: Minor,
     /// The geometry.
     pub layout: Layout,
@@ -139,20 +141,22 @@ pub struct Assembly {
     pub journal: Option<usize>,
     /// Devices that take no part, each with the reason, one sentence.
     pub left_out: Vec<(usize, String)>,
-    /// Roles whose members are not there, with the device that had the role before them.
+    /// Roles whose former device is left out because another device has replaced it, each with that
+    /// former device.
     pub(super) replaced: Vec<(usize, usize)>,
-    /// Devices whose own superblock has the flag of [`Superblock::has_error_flag`] on them, each
-    /// with its number.
+    /// Devices whose own superblock sets the flag of [`Superblock::has_error_flag`] on themselves,
+    /// each with its number.
     pub(super) self_flagged: Vec<(usize, u32)>,
-    /// `None`: parity is right everywhere; else the member sector from which on it may not be.
+    /// The member sector from which on parity may be wrong; `None` if it is right everywhere.
     pub resync_from: Option<u64>,
     /// The use of the bitmap.
     pub bitmap: BitmapUse,
     /// True if members have partial parity logs.
     pub has_ppl: bool,
-    /// Of which members in sync the log does not tell what was being written, one sentence each.
+    /// Members in sync whose log is damaged, so that the writes in flight are not known: one
+    /// sentence each.
     pub logs_lost: Vec<String>,
-    /// Why the array must not be written, if so; reading is safe.
+    /// The reason why the array may be read but must not be written, if there is one.
     pub read_only: Option<String>,
     /// Whether it may start.
     pub start: Start,
@@ -164,36 +168,36 @@ impl Assembly {
         self.fresh.used()
     }
 
-    /// A device that takes no part was replaced by one that is not among the candidates. With that
-    /// one the array may be whole.
+    /// True if a left-out device was replaced by one that is not among the candidates. With that
+    /// device the array may be complete.
     pub fn has_replaced(&self) -> bool {
         !self.replaced.is_empty()
     }
 
-    /// Whether the freshest superblock counts on a member of that role.
+    /// True if the freshest superblock has a member with that role.
     pub(super) fn is_expected(&self, role: usize) -> bool {
         let mut numbers = 0..self.fresh.roles.len() as u32;
         numbers.any(|number| self.fresh.role_of(number) == DevRole::Active(role as u16))
     }
 
-    /// Whether the role is vacant and a spare is there, on which the member is rebuilt once the
+    /// True if the role is vacant and there is a spare, onto which the member is rebuilt once the
     /// array is written.
     pub fn is_left_to_spare(&self, role: usize) -> bool {
         let is_vacant = self.members[role] == Member::Missing && !self.is_expected(role);
         is_vacant && !self.spares.is_empty()
     }
 
-    /// Roles whose data is not whole.
+    /// The number of roles whose member is not in sync.
     pub fn lost(&self) -> u32 {
         self.members.iter().filter(|member| !member.is_in_sync()).count() as u32
     }
 
-    /// The members that take part though they have the flag of [`Superblock::has_error_flag`], in
-    /// words; empty if there are none.
+    /// Text about the members that take part although they have the flag of
+    /// [`Superblock::has_error_flag`]; empty if there are none.
     pub(super) fn flagged(&self) -> String {
         let by_fresh = 0..self.fresh.roles.len() as u32;
         let by_fresh = by_fresh.filter(|number| self.fresh.has_error_flag(*number));
-        // The one that has it may be the only one that was told of it.
+        // The device with the flag may be the only one whose superblock has it.
         let is_used = |device: &usize| self.members.iter().any(|m| m.device() == Some(*device));
         let by_own = self.self_flagged.iter().filter(|(device, _)| is_used(device));
         let numbers: BTreeSet<u32> = by_fresh.chain(by_own.map(|(_, number)| *number)).collect();
@@ -205,8 +209,8 @@ impl Assembly {
         words.collect::<Vec<_>>().join(", ")
     }
 
-    /// The advice about devices of another history, if there are any: they can be used together if
-    /// the device that this one goes by is left out.
+    /// Advice about devices of another history, if there are any: without the device of the
+    /// freshest superblock, these can be used together.
     pub(super) fn other_histories(&self, candidates: &[Candidate]) -> String {
         let found = || candidates.iter().filter_map(|c| Some((c, superblock(c)?.1)));
         let others: Vec<_> = found().filter_map(|(c, own)| self.other_history(c, own)).collect();
@@ -222,10 +226,11 @@ impl Assembly {
         }
     }
 
-    /// Why a device is of another history than the freshest superblock, if so.
+    /// The reason why a device is of another history than the freshest superblock, if it is.
     pub(super) fn other_history(&self, candidate: &Candidate, own: &Superblock) -> Option<String> {
         let fresh = &self.fresh;
-        // A member that is rebuilt may be the first that was told of its role.
+        // The freshest member may still be rebuilt, and may be the first whose superblock has its
+        // role.
         let fresh_in_sync = matches!(fresh.role(), DevRole::Active(_))
             && !fresh.feature_map.contains(Features::RECOVERY_OFFSET);
         let knows = matches!(own.role_of(fresh.dev_number), DevRole::Active(_));
@@ -237,7 +242,8 @@ impl Assembly {
         })
     }
 
-    /// A member that is not in sync is computed, so its own parity is of no use where it counts.
+    /// Finds damaged logs of members in sync. The log of a member that is not in sync protects only
+    /// parity that is computed anyway.
     pub(super) fn find_lost_logs(&mut self, candidates: &[Candidate]) {
         let in_sync = self.members.iter().filter(|member| member.is_in_sync());
         let lost = in_sync.filter_map(|member| {

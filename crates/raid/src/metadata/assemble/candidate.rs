@@ -1,4 +1,4 @@
-//! A device that may be of an array, with all that it says of itself.
+//! A device that may belong to an array, with all its metadata.
 
 use crate::metadata::bitmap::BitmapHeader;
 use crate::metadata::journal::{self, Journal};
@@ -7,29 +7,30 @@ use crate::metadata::superblock::{Minor, Superblock};
 use crate::metadata::{MetadataError, SECTOR_BYTES, bad_blocks, ppl};
 use std::fmt;
 
-/// A device that may be of an array.
+/// A device that may belong to an array.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// Its name in messages.
     pub name: String,
     /// The result of [`crate::metadata::superblock::probe`].
     pub found: Result<(Minor, Superblock), MetadataError>,
-    /// The bitmap's header, read where the superblock says it is; `None` if it says of none.
+    /// The bitmap's header at the place that the superblock names; `None` if it names none.
     pub bitmap: Option<Result<BitmapHeader, MetadataError>>,
-    /// Why it cannot be used though its superblock is whole: what it keeps beside that is damaged,
-    /// or cannot be where it says.
+    /// The reason why it cannot be used although its superblock is valid: its other metadata is
+    /// damaged, or cannot lie where the superblock says.
     pub damage: Option<MetadataError>,
-    /// The result of [`ppl::damage`]: with it, the contents of its log are not known.
+    /// The result of [`ppl::damage`]; if there is one, the contents of its log are not known.
     pub log_damage: Option<MetadataError>,
     /// Sectors of the device.
     pub device_sectors: u64,
-    /// The result of [`Candidate::with_journal`]; nothing if it is no journal.
+    /// The result of [`Candidate::with_journal`]; `None` if the device is not a journal.
     pub journal: Option<Result<Journal, MetadataError>>,
 }
 
 impl Candidate {
-    /// The contents of a device of so many sectors, whose superblock is `found`. `read` gives so
-    /// many bytes from a sector of it on. A journal is not read: see [`Candidate::with_journal`].
+    /// Reads the metadata of a device of `device_sectors` sectors with the superblock `found`.
+    /// `read` returns a number of bytes from a sector on. Does not read a journal: see
+    /// [`Candidate::with_journal`].
     pub fn look<E: fmt::Display>(
         name: String,
         device_sectors: u64,
@@ -62,7 +63,7 @@ impl Candidate {
         candidate
     }
 
-    /// The same with what its journal holds, if it is one: all of that is read, which may be
+    /// Adds the contents of its journal, if it is one. This reads the whole journal, maybe
     /// gigabytes.
     #[must_use]
     pub fn with_journal<E: fmt::Display>(

@@ -1,30 +1,32 @@
-//! Superblocks that have as many events as the freshest one F, taken together.
+//! Combines the freshest superblock F with the superblocks that have equal events.
 //!
-//! None of them is newer, so none is right because its device was named first: for each thing that
-//! one of them says and F does not, the worst is taken, or the array is refused. Which of the two
-//! depends on what Linux can leave. It writes superblocks one after another, and takes an event
-//! back when an array becomes clean, so a crash or a member that fails at that moment leaves equal
-//! events with:
-//! - an array that is clean by one and dirty by another: the lowest `resync_offset` is taken;
+//! None of these is newer than another, and the order of the devices must not decide. If one of
+//! them says what F does not, the most cautious value is taken, or the array is refused, depending
+//! on whether Linux can leave such a difference. Linux writes superblocks one after another, and
+//! takes an event back when an array becomes clean. So a crash or a failing member at that moment
+//! leaves superblocks with equal events that disagree on:
+//! - the array being clean or dirty: the lowest `resync_offset` is taken;
+//! - a device being failed or a member: it counts as failed.
 //! - a device that has failed by one and is a member by another: it has failed.
-//!
-//! No crash leaves the others. Geometry and the number of members ([`super::shape`]), two roles for
-//! one device, and partial parity logs of some members only are refused, since nothing tells which
-//! superblock is right. A journal, a reshape, a cluster and an error flag of a Synology NAS are
-//! believed whichever says so: they only keep the array from being written or started. So is a
+//! No crash leaves any other difference. The array is refused if geometry or number of members
+//! differ ([`super::shape`]), if a device has two roles, or if only some members have partial
+//! parity logs: nothing tells which superblock is right. A journal, a reshape, a cluster and the
+//! error flag of a Synology NAS count if any superblock has them: they only keep the array from
+//! being written or started. A bitmap counts too, and is then kept up to date.
 //! bitmap, which is then kept.
 
 use super::candidate::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
 
-/// A reason not to write an array, or not to start it.
+/// Features that forbid to write an array, or to start it.
 const CAUTIONS: Features =
     Features::JOURNAL.union(Features::RESHAPE_ACTIVE).union(Features::CLUSTERED);
 
-/// F with the worst that superblocks of as many events say.
+/// F with the most cautious values of the superblocks with equal events.
 ///
 /// # Errors
-/// Two of them contradict each other, and nothing tells which one is right. One sentence.
+/// Two superblocks contradict each other, and nothing tells which one is right. The message is one
+/// sentence.
 pub(super) fn agreed(candidates: &[Candidate], freshest: usize) -> Result<Superblock, String> {
     let (_, fresh) = superblock(&candidates[freshest]).ok_or("there is no superblock")?;
     let mut agreed = fresh.clone();
@@ -59,8 +61,8 @@ fn is_member(table: &Superblock, of: &Superblock) -> bool {
     matches!(table.role_of(of.dev_number), DevRole::Active(_))
 }
 
-/// Each device has one role. A spare may not have been told of its role yet, which
-/// [`super::Assembly::take_member`] looks after.
+/// Checks that all tables give a device the same role. The superblock of a spare may lack its new
+/// role; [`super::Assembly::take_member`] handles that.
 fn check_roles(
     (name, freshest): (&str, &str),
     other: &Superblock,
@@ -90,7 +92,8 @@ fn role_words(role: DevRole) -> String {
     }
 }
 
-/// A log that one member alone keeps, or lacks, tells nothing of a write to all.
+/// Checks that both superblocks have a partial parity log, or none. If only some members have one,
+/// writes to the others are not logged.
 fn check_logs(
     (name, freshest): (&str, &str),
     other: &Superblock,
@@ -123,7 +126,7 @@ impl Superblock {
         self.feature_map |= other.feature_map & CAUTIONS;
     }
 
-    /// A device that has failed, or has the error flag, by one table.
+    /// Takes over devices that the other table calls failed or flagged.
     fn add_roles(&mut self, other: &Superblock) {
         for (number, role) in self.roles.iter_mut().enumerate() {
             let of_other = other.role_of(number as u32);

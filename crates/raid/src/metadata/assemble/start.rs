@@ -1,4 +1,4 @@
-//! Whether an array may start, and whether it may be written.
+//! Decides whether an array may start, and whether it may be written.
 
 use super::assembly::{Assembly, BitmapUse, Member, Start};
 use super::candidate::{Candidate, events};
@@ -8,21 +8,22 @@ use crate::metadata::ppl;
 use crate::metadata::superblock::{DevRole, Features};
 
 impl Assembly {
-    /// Where too few members are in sync, take in those that have not kept up, the ones with the
-    /// most events first, until there are enough, and all that are as old as the last of these
-    /// (mdadm's `--assemble --force`). If there are members to spare then, parity may not fit.
-    /// Changes nothing where that is not needed, or does not help.
+    /// Forces stale members in if too few members are in sync (mdadm's `--assemble --force`). It
+    /// takes those with the most events first, until there are enough, and all that are as old as
+    /// the last of these. If this makes more members than needed, parity may not fit. Changes
+    /// nothing if there are enough members, or too few even so.
     pub fn force(&mut self, candidates: &[Candidate]) {
         force(self, candidates);
     }
 
-    /// Why it is not known what the array's journal holds, if it has one and so it is.
+    /// The reason why the contents of the array's journal are not known, if it has a journal and
+    /// that is so.
     pub fn journal_gap(&self, candidates: &[Candidate]) -> Option<String> {
         journal_gap(self, candidates)
     }
 }
 
-/// Why the array must not be written, though it may be read.
+/// The reason why the array may be read but must not be written, if there is one.
 pub(super) fn read_only(assembly: &Assembly) -> Option<String> {
     if has_journal(assembly) {
         return Some(
@@ -54,8 +55,8 @@ fn has_journal(assembly: &Assembly) -> bool {
     assembly.fresh.feature_map.contains(Features::JOURNAL)
 }
 
-/// Why it is not known what the array's journal holds, if so. Its superblocks do not tell: Linux
-/// has them say that all is clean while it is written.
+/// The reason why the contents of the array's journal are not known, if that is so. The superblocks
+/// do not help: Linux calls an array with a journal clean even while it is written.
 fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     const THEN: &str =
         "what was written last may be there only, so that blocks may be read as they were before";
@@ -78,7 +79,7 @@ fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> 
     }
 }
 
-/// Whether the array may start.
+/// Decides whether the array may start.
 pub(super) fn decide(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let start = decide_by_members(assembly, candidates);
     match (journal_gap(assembly, candidates), start) {
@@ -106,7 +107,7 @@ fn decide_by_members(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     }
 }
 
-/// Why blocks may be wrong of an array that is dirty and lacks members.
+/// The warning for an array that is dirty and lacks members: some blocks may be wrong.
 fn write_hole(assembly: &Assembly) -> String {
     let logs = match &assembly.logs_lost[..] {
         [] => String::new(),
@@ -120,7 +121,7 @@ fn write_hole(assembly: &Assembly) -> String {
     )
 }
 
-/// An array that can neither be written nor safely read.
+/// The reason why an array can neither be written nor safely read, if there is one.
 fn unsupported(assembly: &Assembly) -> Option<String> {
     let features = assembly.fresh.feature_map;
     if features.contains(Features::RESHAPE_ACTIVE) {
@@ -149,8 +150,8 @@ fn unsupported(assembly: &Assembly) -> Option<String> {
     None
 }
 
-/// Members that are not in sync and hold nothing but parity. Without them no data is missing, so
-/// nothing is computed that could be wrong.
+/// The number of members that are not in sync and hold only parity. Their loss makes no data
+/// missing, so no data is computed from parity that may be wrong.
 fn parity_only(assembly: &Assembly) -> u32 {
     let layout = &assembly.layout;
     let disks = layout.disks();
@@ -166,7 +167,7 @@ fn parity_only(assembly: &Assembly) -> u32 {
     roles.iter().filter(|role| !assembly.members[**role as usize].is_in_sync()).count() as u32
 }
 
-/// Too few members are in sync: can stale ones help?
+/// The decision when too few members are in sync: stale members may make up for them.
 fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let parity = assembly.layout.level().parity_disks();
     let chosen = chosen(assembly, candidates);
@@ -191,7 +192,7 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     ))
 }
 
-/// Roles with a device that was a member and has not kept up, with the device: those with the most
+/// Roles whose former member is stale or failed and can be forced in, each with that device: most
 /// events first.
 fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> {
     let was_whole = |role: usize, device: usize| {
@@ -214,9 +215,9 @@ fn forcible(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)
     old
 }
 
-/// Those of [`forcible`] that are forced in: as many as are needed, and all that are as old as the
-/// last of these, since none of them is better than another (mdadm `Assemble.c`, `force_array`).
-/// None if there are too few, or none is needed.
+/// The members of [`forcible`] that are forced in: as many as are needed, and all that are as old
+/// as the last of these, because none of them is better than another (mdadm `Assemble.c`,
+/// `force_array`). Empty if there are too few, or if none is needed.
 fn chosen(assembly: &Assembly, candidates: &[Candidate]) -> Vec<(usize, usize)> {
     let mut old = forcible(assembly, candidates);
     let parity = assembly.layout.level().parity_disks();
@@ -242,8 +243,8 @@ fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
         assembly.members[*role] = Member::InSync { device: *device };
         assembly.left_out.retain(|(left_out, _)| left_out != device);
     }
-    // With members to spare parity is made to fit, or what is computed later would be a mixture
-    // too.
+    // With more members than needed, parity is resynced. Otherwise data computed later would mix
+    // old and new blocks.
     let is_redundant = assembly.lost() < assembly.layout.level().parity_disks();
     if is_redundant {
         assembly.resync_from = Some(0);
@@ -256,7 +257,7 @@ fn force(assembly: &mut Assembly, candidates: &[Candidate]) {
     assembly.start = decide(assembly, candidates);
 }
 
-/// The roles that are not in sync, in words.
+/// The roles that are not in sync, as text.
 fn named(assembly: &Assembly) -> String {
     let lost = assembly.members.iter().enumerate().filter(|(_, member)| !member.is_in_sync());
     let words = lost.map(|(role, member)| {
@@ -274,8 +275,8 @@ fn named(assembly: &Assembly) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Members that are not used though the freshest superblock counts on them. One that is damaged
-/// will not come later.
+/// Text about members that are missing although the freshest superblock has them. A damaged member
+/// is not among them: it will not appear later.
 fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let expected = |role: usize| {
         let member = &assembly.members[role];
@@ -286,7 +287,7 @@ fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     let mut sentences: Vec<String> =
         missing.map(|role| absence(assembly, candidates, role)).collect();
     if !sentences.is_empty() {
-        // One of them may be a device whose superblock is refused.
+        // One of the missing members may be a device whose superblock was refused.
         sentences.extend(candidates.iter().filter_map(refused));
     }
     let disks = assembly.layout.disks();
@@ -296,7 +297,7 @@ fn unexpected(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> {
     })
 }
 
-/// Why a superblock is not taken that is there.
+/// The reason why a superblock that is present was refused.
 fn refused(candidate: &Candidate) -> Option<String> {
     match candidate.found.as_ref().err()? {
         MetadataError::Absent(_) => None,
@@ -304,7 +305,7 @@ fn refused(candidate: &Candidate) -> Option<String> {
     }
 }
 
-/// Why a member is not there.
+/// The reason why a member is missing.
 fn absence(assembly: &Assembly, candidates: &[Candidate], role: usize) -> String {
     let of_role = |(replaced, _): &&(usize, usize)| *replaced == role;
     match assembly.replaced.iter().find(of_role) {
