@@ -1,19 +1,19 @@
-//! Where a target's sectors are: a device and the first sector there.
+//! An area: a device and the sector at which a target's sectors begin there.
 
 use drystone_core::Device;
 use std::sync::Arc;
 
-/// A place in another device.
+/// A sector of another device.
 #[derive(Clone)]
 pub struct Area {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// First sector there.
+    /// The first sector of the area.
     pub sector: u64,
 }
 
 impl Area {
-    /// As a table has it, with a space before it.
+    /// The area in table syntax, with a space before it.
     pub(crate) fn argument(&self) -> String {
         format!(" {} {}", self.device.info().name, self.sector)
     }

@@ -1,15 +1,15 @@
-//! A volume as one context uses it: bios are moved or divided, and sent on to the members.
+//! A volume as one context uses it: it remaps or divides bios, and sends them on to the members.
 //!
 //! The channel is made of parts that own their state: the [`view`] of what is published, the
 //! [`segments`] whose targets hold bios or data, the bios [`held`] while the volume is suspended,
 //! and the [`accounts`]. This file has no state but these.
 //!
 //! Invariants:
-//! * A bio that the volume let pass carries its channel in its trail, so it counts as in flight
-//!   here until it ends ([`Env::remapped_in_flight`]), whatever it was divided into.
-//! * While the volume is suspended bios are held, in the order in which they came, and nothing new
-//!   passes; what passed before goes on by the table that it passed by.
-//! * Nothing here is shared with other contexts but what is published.
+//! * A bio that the volume let pass carries the volume's channel in its trail. So it counts as in
+//!   flight here until it ends ([`Env::remapped_in_flight`]), even if it was divided.
+//! * While the volume is suspended, bios are held in their order and nothing new passes. Bios that
+//!   passed before go on by the table that was live then.
+//! * The channel shares only published state with other contexts.
 
 mod accounts;
 mod delay;
@@ -62,19 +62,19 @@ impl VolumeChannel {
         }
     }
 
-    /// Take over what was published.
+    /// Take over the published state.
     #[cold]
     fn refresh_live(&mut self, env: &mut Env) {
         let live = self.view.published(env);
         if live.closed {
-            // A bio that was let through goes on, by the table that it was let through by.
+            // Bios that passed go on by the old table, before it is dropped.
             self.segments.send_due(&self.view, env, Ns::MAX);
         }
         let is_new = self.view.replace(live);
         self.go_by_live(env, is_new);
     }
 
-    /// Go by what is published, whose table may be a new one.
+    /// Follow the published state; `is_new` if its table is another one.
     fn go_by_live(&mut self, env: &mut Env, is_new: bool) {
         if is_new {
             self.segments.replace_table(self.view.table(), env.context_id());
@@ -88,12 +88,13 @@ impl VolumeChannel {
         }
     }
 
-    /// Send on the held bios.
+    /// Start the held bios.
     fn release(&mut self, env: &mut Env) {
         let mut held = self.held.take();
         while let Some(bio) = held.pop() {
             let Some(bio) = self.admit(env, bio) else { continue };
-            // As a part: the bio itself keeps the time at which it was submitted.
+            // A part goes on instead of the bio, because the bio keeps the time at which it was
+            // submitted.
             let mut parts = env.divide(bio);
             let bytes = parts.left();
             let part = parts.next(env, bytes);
@@ -103,8 +104,8 @@ impl VolumeChannel {
         self.accounts.publish(self.view.has_iostats());
     }
 
-    /// Let bios pass that were just submitted. Those that one member takes whole are only moved,
-    /// and get their time there.
+    /// Let bios pass that were just submitted. A bio that lies on one member is only remapped, and
+    /// gets its time there.
     #[inline]
     fn take(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
         let own = self.view.channel();
@@ -138,8 +139,7 @@ impl VolumeChannel {
         env.count_remapped(own, moved);
     }
 
-    /// The bios at the beginning, if all that a table says is that they are moved to one member:
-    /// the list goes there as it is.
+    /// Send the first bios on as one list, if the table is a single linear segment.
     #[inline]
     fn take_run(&mut self, env: &mut Env, bios: &mut BioList) {
         let (view, accounts, own) = (&self.view, &mut self.accounts, self.view.channel());
@@ -156,7 +156,8 @@ impl VolumeChannel {
         view.send_all(env, member, &mut run);
     }
 
-    /// The same for a single striped segment, as long as bios lie in one chunk each. How many.
+    /// The same for a single striped segment, while each bio lies in one chunk. Returns how many
+    /// went on.
     #[inline]
     fn take_striped(&mut self, env: &mut Env, bios: &mut BioList) -> usize {
         let (view, own) = (&self.view, self.view.channel());
@@ -221,8 +222,8 @@ impl Channel for VolumeChannel {
         self.view.report(env);
     }
 
-    /// A carrier that waits for a log may wait for a write of another context, whose owner is away:
-    /// then its ring is watched.
+    /// A carrier that waits for a log may wait for a write of another context. That context's owner
+    /// may be away, so its ring must be watched.
     fn waits_on_peer(&self) -> bool {
         self.segments.waits_on_peer()
     }

@@ -1,8 +1,8 @@
-//! `delay`: reads, writes and flushes wait for a time of their own before they go on, perhaps to
+//! `delay`: reads, writes and flushes each wait for a configured time before they go on, also to
 //! different devices (`dm-delay`).
 //!
-//! `waiting` counts what a class keeps in all contexts. Nothing rests on it, and it is written only
-//! when a bio begins or ends to wait.
+//! `waiting` counts the waiting I/Os of each class over all contexts. It only serves the status,
+//! and is written only when a bio begins or ends to wait.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/delay.rst`.
 
@@ -13,23 +13,23 @@ use drystone_core::{Bio, BioFlags, Op};
 
 const NS_PER_MS: Ns = 1_000_000;
 
-/// Where the I/O of a class goes, and when.
+/// The destination and the delay of a class of I/O.
 #[derive(Clone)]
 pub struct DelayClass {
-    /// Where the segment's first sector is.
+    /// The place of the segment's first sector.
     pub area: Area,
-    /// The time that an I/O waits before it is sent on, in milliseconds; 0 is not at all.
+    /// The time that an I/O waits before it is sent on, in milliseconds; 0 for no wait.
     pub delay_ms: u32,
 }
 
 /// The arguments of `delay` in a line of a table. Discards and write zeroes count as writes.
 #[derive(Clone)]
 pub struct DelaySpec {
-    /// Of reads, and of all that nothing else is said of.
+    /// For reads, and for classes that are not given.
     pub read: DelayClass,
-    /// Of writes and, if nothing is said of them, flushes.
+    /// For writes, and for flushes if those are not given.
     pub write: Option<DelayClass>,
-    /// Of flushes.
+    /// For flushes.
     pub flush: Option<DelayClass>,
 }
 
@@ -40,7 +40,7 @@ impl DelaySpec {
         [&self.read, write, self.flush.as_ref().unwrap_or(write)]
     }
 
-    /// As it was given: the same without what is not said.
+    /// The classes as they were given, without those that were not.
     pub(crate) fn given(&self) -> impl Iterator<Item = &DelayClass> {
         let said = match (&self.write, &self.flush) {
             (_, Some(_)) => CLASSES,
@@ -57,7 +57,7 @@ impl DelaySpec {
     }
 }
 
-/// A kind of I/O that is delayed alike.
+/// A class of I/O with its own delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     Read = 0,
@@ -80,10 +80,10 @@ impl Class {
     }
 }
 
-/// A class as the way of an I/O needs it.
+/// A class in the form that the I/O path uses.
 struct Lane {
     member: u32,
-    /// The distance that is added to a sector of the volume, modulo 2^64.
+    /// The number that is added to a sector of the volume, modulo 2^64.
     add: u64,
     delay_ns: Ns,
     waiting: AtomicU64,
@@ -95,7 +95,7 @@ pub(crate) struct Delay {
 }
 
 impl Delay {
-    /// The segment that begins with sector `start`; `member` numbers devices.
+    /// The segment that begins at sector `start`; `member` returns the number of an area's device.
     pub(crate) fn new(spec: &DelaySpec, start: u64, mut member: impl FnMut(&Area) -> u32) -> Self {
         let lanes = spec.each().map(|class| Lane {
             member: member(&class.area),
@@ -113,7 +113,8 @@ impl Delay {
         Delay { lanes: ns.map(lane) }
     }
 
-    /// Where the I/O of a class goes: the member, and what is added to a sector, modulo 2^64.
+    /// The destination of a class: the member, and the number that is added to a sector, modulo
+    /// 2^64.
     pub(crate) fn place(&self, class: Class) -> (u32, u64) {
         let lane = &self.lanes[class as usize];
         (lane.member, lane.add)
@@ -124,12 +125,12 @@ impl Delay {
         self.lanes[class as usize].delay_ns
     }
 
-    /// An I/O of a class waits.
+    /// Count an I/O of a class that begins to wait.
     pub(crate) fn begin(&self, class: Class) {
         self.lanes[class as usize].waiting.fetch_add(1, Relaxed);
     }
 
-    /// It waits no longer.
+    /// Count an I/O of a class that ends to wait.
     pub(crate) fn end(&self, class: Class) {
         self.lanes[class as usize].waiting.fetch_sub(1, Relaxed);
     }

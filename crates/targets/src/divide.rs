@@ -1,10 +1,10 @@
-//! Division of sectors by a number that stays the same, with one multiplication.
+//! Division of sectors by an invariant number, with one multiplication.
 //!
 //! For `n` below 2^55 and `d` below 2^32, `n / d` is `n * m >> k` with `k` = 55 + ceil(log2 d) and
-//! `m` = ceil(2^k / d), which is the upper half of `(n << 9) * m`, shifted by ceil(log2 d): the
-//! error of `m` is less than 2^ceil(log2 d) / 2^k of it, which is too little to reach the next
-//! whole quotient (Granlund and Montgomery, "Division by Invariant Integers using Multiplication",
-//! PLDI 1994, theorem 4.2).
+//! `m` = ceil(2^k / d). This is the upper half of `(n << 9) * m`, shifted by ceil(log2 d). The
+//! relative error of `m` is less than 2^ceil(log2 d) / 2^k, which is too small to reach the next
+//! quotient (Granlund and Montgomery, "Division by Invariant Integers using Multiplication", PLDI
+//! 1994, theorem 4.2).
 
 /// A divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub(crate) struct Divisor {
 }
 
 impl Divisor {
-    /// Bits of a number that can be divided: every sector of a 63-bit byte offset.
+    /// The bits of a dividend: enough for every sector of a 63-bit byte offset.
     const BITS: u32 = 55;
 
     /// # Panics
@@ -31,7 +31,7 @@ impl Divisor {
         self.value
     }
 
-    /// Quotient and remainder of `n`, which is below 2^55.
+    /// Quotient and remainder of `n`, which must be below 2^55.
     #[inline]
     pub(crate) fn divide(self, n: u64) -> (u64, u64) {
         debug_assert!(n >> Self::BITS == 0);

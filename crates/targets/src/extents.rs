@@ -1,4 +1,4 @@
-//! The allocation query of a table: asked of the members, translated.
+//! The allocation query of a table: asks the members and translates the answers.
 
 use crate::delay::Class;
 use crate::striped::Striped;
@@ -7,10 +7,10 @@ use drystone_core::extent::ExtentList;
 use drystone_core::{Extent, Result, SECTOR_SIZE};
 use std::ops::Range;
 
-/// Extents of `length` bytes from `offset`, at most about `max`, appended to `list`.
+/// Append the extents of `length` bytes from `offset` to `list`, about `max` of them at most.
 ///
 /// # Errors
-/// When a member's query fails.
+/// A member's query fails.
 pub(crate) fn of_table(
     table: &Table,
     offset: u64,
@@ -33,12 +33,12 @@ pub(crate) fn of_table(
                 reached
             }
             Map::Linear { member, add } => ask(table, (*member, *add), at..until, room, list)?,
-            // The map of what reads would find.
+            // The answer is for the place that reads go to.
             Map::Delay(number) => {
                 let place = table.delay(*number).place(Class::Read);
                 ask(table, place, at..until, room, list)?
             }
-            // The map of what is there, whether it is up or down.
+            // The answer is the same whether the device is up or down.
             Map::Flakey(number) => {
                 ask(table, table.flakey(*number).place(), at..until, room, list)?
             }
@@ -58,8 +58,8 @@ pub(crate) fn of_table(
     Ok(())
 }
 
-/// Ask a member for a range of bytes of the volume, whose sectors lie `add` further there, modulo
-/// 2^64. How far the answer goes.
+/// Ask a member for a range of bytes of the volume; `add` is added to the sectors, modulo 2^64.
+/// Returns the end of the answered range.
 fn ask(
     table: &Table,
     (member, add): (u32, u64),
@@ -76,15 +76,15 @@ fn ask(
         at += length;
     }
     if at == from {
-        // A member that knows nothing: data, as far as anybody can say.
+        // A member without an answer counts as data.
         list.push(Extent::data(from, to - from));
         return Ok(to);
     }
     Ok(at)
 }
 
-/// Ask each stripe once for all of its sectors in `from..to`, and put the answers together chunk by
-/// chunk. How far that goes.
+/// Ask each stripe once for all of its sectors in `from..to`, and merge the answers chunk by chunk.
+/// Returns the end of the answered range.
 fn striped(
     table: &Table,
     (segment, striped): (&Segment, &Striped),
@@ -113,17 +113,17 @@ fn striped(
     Ok(at)
 }
 
-/// Most pieces of chunks that one query puts together.
+/// The most pieces of chunks that one query merges.
 const CHUNKS_MAX: usize = 1 << 16;
 
-/// The map of a stripe's device, asked for in rising order.
+/// The extents of a stripe's device, which are asked for in rising order.
 struct Answer {
     extents: std::vec::IntoIter<Extent>,
     current: Option<Extent>,
 }
 
 impl Answer {
-    /// The extent with byte `below`, and how much of it follows from there.
+    /// The extent that contains byte `below`, and the bytes from there to its end.
     fn at(&mut self, below: u64) -> Option<(Extent, u64)> {
         loop {
             let current = self.current?;

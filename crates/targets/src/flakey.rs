@@ -1,9 +1,10 @@
-//! `flakey`: a device that is there for some seconds and misbehaves for some, over and over
+//! `flakey`: a device that alternates between working for some seconds and misbehaving for some
 //! (`dm-flakey`).
 //!
-//! Up or down follows from the clock alone, in whole seconds from the moment at which the table was
-//! made. A bio is judged when it is sent on; one that was sent while the device was down is changed
-//! on its way back even if the device is up again by then. A flush is a write without data.
+//! Whether the device is up depends on the clock alone, in whole seconds from the time at which the
+//! table was made. The time at which a bio is sent on decides: a read that was sent while the
+//! device was down is corrupted on its return, even if the device is up again by then. A flush
+//! counts as a write without data.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/dm-flakey.rst`.
 
@@ -17,39 +18,39 @@ const NS_PER_S: Ns = 1_000_000_000;
 /// The arguments of `flakey` in a line of a table.
 #[derive(Clone)]
 pub struct FlakeySpec {
-    /// Where the segment's first sector is.
+    /// The place of the segment's first sector.
     pub area: Area,
-    /// Seconds for which it works.
+    /// Seconds for which the device works.
     pub up_seconds: u32,
-    /// Seconds for which it then misbehaves; both together are at least 1.
+    /// Seconds for which it then misbehaves; the sum of both is at least 1.
     pub down_seconds: u32,
-    /// Its behaviour then.
+    /// Its misbehaviour while it is down.
     pub faults: Faults,
-    /// The contexts' clock when the table was made.
+    /// The time of the contexts' clock when the table was made.
     pub since_ns: Ns,
-    /// Where the random numbers begin; every context and segment has its own from there.
+    /// The seed of the random numbers; each context and segment derives its own sequence from it.
     pub seed: u64,
 }
 
-/// The faults of the device while it is down. None at all means that all I/O fails.
+/// The faults of the device while it is down. Without any fault all I/O fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Reads fail.
     pub error_reads: bool,
-    /// The fate of writes, with flushes, discards and write zeroes.
+    /// What happens to writes, flushes, discards and write zeroes.
     pub writes: Writes,
-    /// A byte of the data is replaced.
+    /// This byte of the data is replaced.
     pub corrupt_byte: Option<CorruptByte>,
-    /// Of a billion reads so many get a random byte in a random place.
+    /// So many of a billion reads get a random byte at a random offset.
     pub random_read_corrupt: u32,
     /// The same for writes.
     pub random_write_corrupt: u32,
 }
 
-/// The fate of writes while a device is down.
+/// What happens to writes while a device is down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Writes {
-    /// They go on.
+    /// They reach the device.
     #[default]
     Pass,
     /// They succeed and have no effect.
@@ -58,22 +59,22 @@ pub enum Writes {
     Fail,
 }
 
-/// A byte of the data of each bio that is replaced.
+/// The byte in the data of each bio that is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CorruptByte {
-    /// Which one: 1 is the first. Shorter bios stay as they are.
+    /// The position of the byte, from 1. Shorter bios are not changed.
     pub nth: u32,
-    /// In what is written, else in what is read.
+    /// True to change data that is written, false to change data that is read.
     pub in_writes: bool,
     /// Its new value.
     pub value: u8,
 }
 
 impl Faults {
-    /// All certainty: a probability of 1, in parts per billion.
+    /// A probability of 1, in parts per billion.
     pub const CERTAIN: u32 = 1_000_000_000;
 
-    /// The choices that exclude one another, if any do: a sentence without its end.
+    /// The choices that exclude one another, if there are any, as the beginning of a sentence.
     pub fn conflict(&self) -> Option<&'static str> {
         let corrupts_byte = self.corrupt_byte.is_some_and(|byte| byte.in_writes);
         match self.writes {
@@ -87,7 +88,7 @@ impl Faults {
         }
     }
 
-    /// These, or if there are none, that all I/O fails.
+    /// These faults, or the failure of all I/O if there are none.
     fn or_all(self) -> Self {
         match self == Faults::default() {
             true => Faults { error_reads: true, writes: Writes::Fail, ..self },
@@ -95,7 +96,7 @@ impl Faults {
         }
     }
 
-    /// The features as a table has them: the number of their words, and the words.
+    /// The features in table syntax: the number of words, then the words.
     fn arguments(&self) -> String {
         let mut text = String::new();
         if self.error_reads {
@@ -153,13 +154,13 @@ impl FlakeySpec {
     }
 }
 
-/// The fate of a bio.
+/// What happens to a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Pass,
-    /// It goes on, and its data may be changed: see [`Flakey::changes`].
+    /// It goes on, and its data may be changed ([`Flakey::changes`]).
     Corrupt,
-    /// It succeeds here.
+    /// It succeeds without reaching the device.
     Drop,
     Fail,
 }
@@ -167,10 +168,10 @@ pub(crate) enum Fate {
 /// A `flakey` segment.
 pub(crate) struct Flakey {
     member: u32,
-    /// The distance that is added to a sector of the volume, modulo 2^64.
+    /// The number that is added to a sector of the volume, modulo 2^64.
     add: u64,
     up_seconds: u64,
-    /// Seconds up and down.
+    /// Seconds of one period, up and down.
     seconds: u64,
     faults: Faults,
     since_ns: Ns,
@@ -192,7 +193,7 @@ impl Flakey {
         }
     }
 
-    /// Where it lies: the member, and what is added to a sector, modulo 2^64.
+    /// The destination: the member, and the number that is added to a sector, modulo 2^64.
     pub(crate) fn place(&self) -> (u32, u64) {
         (self.member, self.add)
     }
@@ -202,7 +203,7 @@ impl Flakey {
         elapsed % self.seconds >= self.up_seconds
     }
 
-    /// The fate of an I/O that is sent on at `now`.
+    /// What happens to an I/O that is sent on at `now`.
     pub(crate) fn fate(&self, op: Op, now: Ns) -> Fate {
         let faults = &self.faults;
         if !self.is_down(now) {
@@ -219,8 +220,7 @@ impl Flakey {
         }
     }
 
-    /// The changes of `bytes` bytes of data that are read, or written: offsets and
-    /// values.
+    /// The changes to `bytes` bytes of data that are read or written: offsets and new values.
     pub(crate) fn changes(
         &self,
         op: Op,
@@ -238,20 +238,20 @@ impl Flakey {
         fixed.into_iter().chain(random).filter(move |(at, _)| *at < bytes)
     }
 
-    /// The random numbers of this segment, number `segment`, in context `context`.
+    /// The random numbers of segment number `segment` in context `context`.
     pub(crate) fn random(&self, segment: usize, context: u32) -> Random {
         Random::new(self.seed ^ (segment as u64) << 32 ^ u64::from(context))
     }
 }
 
-/// Numbers that a seed repeats: splitmix64 (Steele, Lea and Flood, "Fast Splittable Pseudorandom
-/// Number Generators", OOPSLA 2014). Our own, because the seeds of the simulator repeat only while
-/// this sequence stays.
+/// A generator of repeatable random numbers: splitmix64 (Steele, Lea and Flood, "Fast Splittable
+/// Pseudorandom Number Generators", OOPSLA 2014). It is our own, because runs of the simulator
+/// repeat by their seed only if this sequence never changes.
 pub(crate) struct Random(u64);
 
 impl Random {
     fn new(seed: u64) -> Self {
-        // Seeds that differ by little begin far from one another.
+        // Similar seeds must give unrelated sequences.
         Random(Random(seed).next())
     }
 
@@ -262,7 +262,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `bound`, 0 if that is 0. Not quite even, by less than `bound` parts in 2^64.
+    /// A number below `bound`, or 0 if that is 0. The bias is less than `bound` parts in 2^64.
     fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }

@@ -1,9 +1,9 @@
-//! Volumes: devices made of other devices by a table of targets, as Linux's device mapper has them
+//! Volumes: devices made of other devices by a table of targets, like Linux's device mapper
 //! (`Documentation/admin-guide/device-mapper/`).
 //!
-//! A [`Volume`] has a live table and may have an inactive one; [`Table`] is what a table says, and
-//! [`TargetSpec`] what a line of it says. Bios pass a volume without being copied: where one piece
-//! of one target takes the whole of a bio it is only moved, else it is divided.
+//! A [`Volume`] has a live table and may have an inactive one. A [`Table`] is a checked table, and
+//! a [`TargetSpec`] the target of one of its lines. A volume does not copy bios: a bio that lies in
+//! one piece of one target is only remapped, another one is divided.
 //!
 //! ```
 //! use drystone_core::clock::SystemClock;

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! * `control` serialises all changes of a volume. Contexts never take it.
-//! * A port that was opened is told of each change until it is closed, by its doorbell.
+//! * Until it is closed, the doorbell of an open port rings at each change.
 
 use crate::table::Table;
 use drystone_core::mailbox::Message;
@@ -16,16 +16,16 @@ use std::sync::Arc;
 /// The published state of a volume, as contexts see it.
 #[derive(Clone)]
 pub(crate) struct Live {
-    /// `None` until the first resume with a table: every I/O fails.
+    /// `None` until the first resume with a table; every I/O fails then.
     pub(crate) table: Option<Arc<Table>>,
     pub(crate) limits: Limits,
     pub(crate) size_bytes: u64,
     /// New bios are held.
     pub(crate) suspended: bool,
-    /// The volume is over; there is no table.
+    /// The volume was closed; it has no table.
     pub(crate) closed: bool,
     pub(crate) iostats: bool,
-    /// Bios may be polled: everything below can, and it is not switched off here.
+    /// Bios may be polled: everything below can poll, and `queue/io_poll` is on.
     pub(crate) io_poll: bool,
     pub(crate) can_poll: bool,
     pub(crate) wants_poll: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Live {
 
 /// The state that the control side of a volume and one of its channels share.
 pub(crate) struct PortState {
-    /// Nothing of the channel is in flight since a suspension.
+    /// The channel has nothing in flight since a suspension.
     pub(crate) quiesced: Quiesced,
 }
 
@@ -52,14 +52,14 @@ pub(crate) struct Shared {
     ports: Lock<Ports>,
     pub(crate) holders: Holders,
     pub(crate) options: VolumeOptions,
-    /// Count the locks of `live`, `control` and `ports`, each written only while it is held.
+    /// Each of these counts the locks of `live`, `control` or `ports`; the lock's holder writes it.
     live_locks: Arc<LockCounters>,
     control_locks: Arc<LockCounters>,
     ports_locks: Arc<LockCounters>,
 }
 
 impl Shared {
-    /// That of a volume of size 0 without a table, not suspended. `locks` are its own.
+    /// The state of a volume of size 0 without a table, not suspended. `locks` are its own.
     pub(crate) fn new(name: &str, options: VolumeOptions, locks: Arc<LockCounters>) -> Arc<Self> {
         let live = Live {
             table: None,
@@ -86,7 +86,7 @@ impl Shared {
         })
     }
 
-    /// Take part in the control calls. Waits for the present one.
+    /// Take the lock of the control calls. Waits for the call that has it.
     pub(crate) fn control(&self) -> Guard<'_, Control> {
         self.control.lock(&self.control_locks)
     }
@@ -125,7 +125,7 @@ impl Shared {
         self.ports().iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
-    /// Make `table` the live one, by its members as they are now.
+    /// Make `table` the live one, with the present limits of its members.
     pub(crate) fn take_over(&self, live: &mut Live, table: Arc<Table>) {
         let limits = table.limits();
         live.limits = Limits { read_only: limits.read_only || self.options.read_only, ..limits };
@@ -136,7 +136,7 @@ impl Shared {
     }
 }
 
-/// A member's changes become the volume's, and its holders hear of them.
+/// Pass changes of a member on to the volume and its holders.
 impl Holder for Shared {
     fn polling_ends(&self) {
         if !self.live().io_poll {
@@ -144,7 +144,7 @@ impl Holder for Shared {
         }
         self.holders.polling_ends();
         self.publish(|live| (live.io_poll, live.can_poll) = (false, false));
-        // No context goes on with what it knew before.
+        // No context may go on with the state that it read before.
         self.kick_all();
     }
 
@@ -160,22 +160,22 @@ impl Holder for Shared {
     }
 }
 
-/// State of the control calls alone.
+/// The state of the control calls alone.
 #[derive(Default)]
 pub(crate) struct Control {
     pub(crate) inactive: Option<Arc<Table>>,
 }
 
-/// The choices of a volume's maker.
+/// The options of a new volume.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct VolumeOptions {
     /// Refuse writes.
     pub read_only: bool,
-    /// `queue/iostats` switched off.
+    /// Switch `queue/iostats` off.
     pub no_iostats: bool,
 }
 
-/// The attribute of members, and of the volume, that says whether polled I/O is taken.
+/// The attribute of members, and of the volume, that says whether polled I/O is accepted.
 pub(crate) const IO_POLL: &str = "queue/io_poll";
 
 fn can_poll(table: &Table) -> bool {

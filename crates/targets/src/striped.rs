@@ -5,22 +5,22 @@ use crate::divide::Divisor;
 /// The position of a sector in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StripePosition {
-    /// Number of the stripe, from 0.
+    /// The number of the stripe, from 0.
     pub(crate) stripe: usize,
     /// Sector of the stripe's device.
     pub(crate) sector: u64,
-    /// Sectors from there to the end of the chunk.
+    /// The sectors from there to the end of the chunk.
     pub(crate) left: u64,
-    /// Number of the chunk's row.
+    /// The number of the chunk's row.
     row: u64,
 }
 
-/// The arithmetic of a striped segment; sectors count from its beginning.
+/// The address arithmetic of a striped segment; sectors count from its beginning.
 #[derive(Clone, Debug)]
 pub(crate) struct Striped {
     chunk: Divisor,
     count: Divisor,
-    /// Of each stripe the member (index into the table's) and its first sector there.
+    /// For each stripe, the member (an index of the table's) and its first sector there.
     stripes: Vec<(u32, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Striped {
         Striped { chunk: Divisor::new(chunk_sectors), count, stripes }
     }
 
-    /// The member of a stripe, as an index into the table's.
+    /// The member of a stripe (an index of the table's).
     #[inline]
     pub(crate) fn member(&self, stripe: usize) -> u32 {
         self.stripes[stripe].0
@@ -63,13 +63,13 @@ impl Striped {
         StripePosition { stripe, sector: row * left + self.stripes[stripe].1, left, row }
     }
 
-    /// The sectors of `stripe` that lie in `from..to`: first and count. They are contiguous there.
+    /// The sectors of `stripe` in `from..to`, which are contiguous on its device: first and count.
     pub(crate) fn range(&self, stripe: usize, from: u64, to: u64) -> (u64, u64) {
         let (first, end) = (self.lower_bound(stripe, from), self.lower_bound(stripe, to));
         (first, end - first)
     }
 
-    /// The first sector of `stripe` that holds sector `at` of the segment or one after it.
+    /// The first sector of `stripe` that holds sector `at` of the segment, or a later one.
     fn lower_bound(&self, stripe: usize, at: u64) -> u64 {
         let (chunk, rest) = self.chunk.divide(at);
         let (row, holder) = self.count.divide(chunk);
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The example of the kernel's documentation of `dm-stripe`, in sectors: four devices, chunks
+    /// The example in the kernel's documentation of `dm-stripe`, in sectors: four devices, chunks
     /// of 4096.
     #[test]
     fn documented_example() {
@@ -103,8 +103,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every sector has a position of its own, whole rows fill the devices, and ranges hold
-        /// exactly the sectors that are placed there.
+        /// Every sector has a position of its own, whole rows fill the devices, and ranges contain
+        /// exactly the sectors placed there.
         #[test]
         fn positions_and_ranges_agree(
             chunk in 1u32..20, count in 1usize..6, rows in 1u64..5, offset in 0u64..100,

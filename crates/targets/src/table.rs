@@ -1,9 +1,9 @@
-//! A checked table: which target has which sectors, and what follows for the whole volume.
+//! A checked table: the target of each sector, and the properties of the whole volume.
 //!
 //! Invariants:
 //! * Segments follow one another from sector 0 without gap or overlap, each at least one logical
 //!   block long; every area lies inside its device and on its blocks.
-//! * A table does not change. A volume whose table is reloaded gets another one.
+//! * A table does not change. A reloaded volume gets another table.
 
 use crate::area::Area;
 use crate::delay::{Class, Delay, DelaySpec};
@@ -14,39 +14,39 @@ use drystone_core::{Device, Error, Limits, Result, SECTOR_SIZE};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The attribute with the first byte that a limit of file size forbids, of a file and of volumes
-/// above it.
+/// The attribute of files, and of volumes above them, with the first byte that the limit of file
+/// size forbids.
 pub(crate) const FILE_LIMIT: &str = "file_limit";
 
-/// The last sector of a 63-bit byte offset, which bounds tables.
+/// The last sector that a 63-bit byte offset can reach. It limits the size of tables.
 const MAX_SECTOR: u64 = i64::MAX as u64 / SECTOR_SIZE;
 
 /// The target of a line of a table, with its arguments.
 #[derive(Clone)]
 pub enum TargetSpec {
-    /// They are those of another device, from a sector on.
+    /// The sectors of another device, from a sector on.
     Linear(Area),
-    /// They are chunks, round-robin over several devices.
+    /// Chunks, round-robin over several devices.
     Striped {
         /// Sectors of a chunk, at least 1.
         chunk_sectors: u32,
         /// The devices, at least one.
         stripes: Vec<Area>,
     },
-    /// Reads give zeroes, writes go nowhere.
+    /// Reads return zeroes, writes are discarded.
     Zero,
     /// Every I/O fails.
     Error,
-    /// They are those of other devices, some time later.
+    /// The sectors of other devices, with a delay.
     Delay(DelaySpec),
-    /// They are those of another device that misbehaves at times.
+    /// The sectors of another device, which misbehaves at times.
     Flakey(FlakeySpec),
-    /// They are those of another device, and writes are also logged on one more.
+    /// The sectors of another device; writes are also logged on a second one.
     LogWrites(LogWritesSpec),
 }
 
 impl TargetSpec {
-    /// The target's word in tables.
+    /// The target's name in tables.
     pub fn name(&self) -> &'static str {
         match self {
             TargetSpec::Linear(_) => "linear",
@@ -59,7 +59,7 @@ impl TargetSpec {
         }
     }
 
-    /// The areas with the sectors that a segment of `length` sectors uses of each.
+    /// The areas, each with the number of sectors that a segment of `length` sectors uses.
     fn areas(&self, length: u64) -> Vec<(&Area, u64)> {
         match self {
             TargetSpec::Linear(area) => vec![(area, length)],
@@ -90,7 +90,7 @@ impl TargetSpec {
         }
     }
 
-    /// Its words in `dmsetup status`, likewise, as far as they do not change.
+    /// The constant words of `dmsetup status`, each with a space before it.
     fn status(&self) -> String {
         let TargetSpec::Striped { stripes, .. } = self else { return String::new() };
         let names: String =
@@ -106,18 +106,18 @@ pub struct Line {
     pub start: u64,
     /// Number of sectors, at least 1.
     pub length: u64,
-    /// Their target.
+    /// The target of the sectors.
     pub target: TargetSpec,
 }
 
 impl Line {
-    /// The areas of other devices that it uses: where, and how many sectors from there.
+    /// The areas of other devices that it uses, each with the number of its sectors.
     pub fn areas(&self) -> Vec<(&Area, u64)> {
         self.target.areas(self.length)
     }
 
-    /// See [`Table::file_limit`]: the first byte in the volume that is beyond it, or one before in
-    /// the same chunk.
+    /// See [`Table::file_limit`]: the first byte of the volume that is beyond the limit, or an
+    /// earlier byte of the same chunk.
     fn file_limit(&self) -> Option<u64> {
         let areas = self.areas();
         let (chunk, width) = match &self.target {
@@ -135,22 +135,22 @@ impl Line {
     }
 }
 
-/// The mapping of a segment's sectors; members are indices into the table's.
+/// The mapping of a segment's sectors. Members are indices of the table's.
 #[derive(Debug)]
 pub(crate) enum Map {
     Linear {
         member: u32,
-        /// The distance that is added to a sector of the volume, modulo 2^64.
+        /// The number that is added to a sector of the volume, modulo 2^64.
         add: u64,
     },
     Striped(Striped),
     Zero,
     Error,
-    /// A number among the table's.
+    /// The number of the segment among the table's `delay` segments.
     Delay(u32),
-    /// A number among the table's.
+    /// The number of the segment among the table's `flakey` segments.
     Flakey(u32),
-    /// A number among the table's.
+    /// The number of the segment among the table's `log-writes` segments.
     LogWrites(u32),
 }
 
@@ -170,24 +170,24 @@ pub(crate) enum To {
 }
 
 impl To {
-    /// The destination changes the bio, keeps it or waits for its end: it gets a part.
+    /// True if the destination changes the bio, keeps it or waits for its end, and so needs a part.
     pub(crate) fn needs_part(self) -> bool {
         matches!(self, To::Delay(_) | To::Flakey(_) | To::LogWrites(_))
     }
 }
 
-/// A segment: a line as the way of an I/O needs it.
+/// A segment: a line in the form that the I/O path uses.
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) start: u64,
-    /// The sector after the last.
+    /// The sector behind the last.
     pub(crate) end: u64,
     pub(crate) map: Map,
 }
 
 impl Segment {
-    /// The piece that begins with `sector`, or lies around it: its destination, the sector there,
-    /// and how many bytes follow. Where that is the segment itself it is the volume's sector.
+    /// The piece from `sector` on: its destination, the sector there, and the bytes to its end. If
+    /// the destination is the segment itself, the sector is the volume's.
     #[inline(always)]
     pub(crate) fn piece(&self, sector: u64) -> (To, u64, u64) {
         let left = self.end - sector;
@@ -195,7 +195,7 @@ impl Segment {
             Map::Linear { member, add } => (To::Member(*member), sector.wrapping_add(*add), left),
             Map::Striped(striped) => {
                 let there = striped.position(sector - self.start);
-                // A segment is whole chunks.
+                // A segment consists of whole chunks.
                 (To::Member(striped.member(there.stripe)), there.sector, there.left)
             }
             Map::Zero => (To::Zero, sector, left),
@@ -216,7 +216,7 @@ pub struct Table {
     delays: Vec<Delay>,
     flakeys: Vec<Flakey>,
     log_writes: Vec<LogWrites>,
-    /// Where a flush goes.
+    /// The destinations of a flush.
     flushes: Vec<To>,
 }
 
@@ -256,20 +256,20 @@ impl Table {
         &self.lines
     }
 
-    /// The devices below, each once, in the order in which they are first named.
+    /// The devices below, each once, in the order in which the lines first name them.
     pub fn members(&self) -> &[Arc<dyn Device>] {
         &self.members
     }
 
-    /// The bytes from the start that can be written, if that is less than all: a file
-    /// below is longer than the limit of file size.
+    /// The number of bytes from the start that can be written, if that is not all: a file below
+    /// reaches beyond the limit of file size.
     pub(crate) fn file_limit(&self) -> Option<u64> {
         self.lines.iter().filter_map(Line::file_limit).min()
     }
 
-    /// Where `sector` lies: the member, as an index into [`Table::members`], and the sector there.
-    /// Of `delay` where it is read. `None` where no device has it: `zero`, `error`, and beyond the
-    /// end.
+    /// The place of `sector`: the member, as an index of [`Table::members`], and the sector there.
+    /// For `delay` this is the place that reads go to. `None` if no device has the sector: `zero`,
+    /// `error`, and sectors beyond the end.
     pub fn place(&self, sector: u64) -> Option<(usize, u64)> {
         if sector >= self.size_bytes() / SECTOR_SIZE {
             return None;
@@ -291,7 +291,7 @@ impl Table {
         self.segments.last().map_or(0, |last| last.end * SECTOR_SIZE)
     }
 
-    /// The limits that follow from those of the members as they are now.
+    /// The limits that follow from the present limits of the members.
     pub fn limits(&self) -> Limits {
         let of_line = |line: &Line| {
             let areas = line.target.areas(line.length);
@@ -309,12 +309,12 @@ impl Table {
         limits.normalized()
     }
 
-    /// The table's lines in its own syntax, members by name.
+    /// The lines in table syntax, with members by name.
     pub fn text(&self) -> String {
         self.each_line(|target, _| target.arguments())
     }
 
-    /// The words of `dmsetup status` for each line now.
+    /// The present words of `dmsetup status` for each line.
     pub fn status(&self) -> String {
         self.each_line(|target, map| match map {
             Map::Delay(number) => self.delay(*number).status(),
@@ -355,7 +355,8 @@ impl Table {
         }
     }
 
-    /// Member and what is added to a sector, if the table is a single linear segment.
+    /// The member and the number that is added to a sector, if the table is a single linear
+    /// segment.
     #[inline]
     pub(crate) fn only_linear(&self) -> Option<(u32, u64)> {
         match self.segments.as_slice() {
@@ -383,8 +384,8 @@ impl Table {
         self.segment(sector).piece(sector)
     }
 
-    /// Where a flush goes: every member of `linear` and `striped` once, and every segment that does
-    /// more with it.
+    /// The destinations of a flush: every member of `linear` and `striped` segments once, and every
+    /// segment that treats flushes itself.
     pub(crate) fn flushes(&self) -> &[To] {
         &self.flushes
     }
@@ -440,7 +441,7 @@ fn check_order(lines: &[Line]) -> Result<()> {
     Ok(())
 }
 
-/// Checks what concerns a line and its devices; `block` is in sectors.
+/// Checks a line and its devices; `block` is in sectors.
 fn check_line(line: &Line, block: u64) -> std::result::Result<(), String> {
     match &line.target {
         TargetSpec::Striped { chunk_sectors, stripes } => {
@@ -544,7 +545,7 @@ impl Table {
         index as u32
     }
 
-    /// The same; flushes go there as they come.
+    /// The same, for a member that gets flushes directly.
     fn flushed_member(&mut self, area: &Area) -> u32 {
         let member = self.member(area);
         self.flush_to(To::Member(member));

@@ -2,15 +2,17 @@
 //! Its attributes are rows in `attributes.rs`.
 //!
 //! Invariants:
-//! * `control` serialises all that changes a volume. Contexts never take it.
-//! * The state that contexts need is published ([`crate::shared::Live`]); each keeps a copy and
-//!   reads its epoch once a call. A live table is replaced only while the volume is suspended and
+//! * `control` serialises all changes of a volume. Contexts never take it.
+//! * Contexts read only published state ([`crate::shared::Live`]). Each keeps a copy, and reads the
+//!   epoch once in each call. A live table is replaced only while the volume is suspended and
 //!   quiesced.
-//! * Quiesced: every channel has seen the suspension, and none of the bios that it remapped is in
-//!   flight. A channel reports that in its port, with the epoch that it has seen, from inside its
-//!   context's gate. A context that is outside a call is visited; nothing waits for its owner.
+//! * Quiesced: every channel has seen the suspension, and no bio that it remapped is in flight. A
+//!   channel reports that in its port, together with the epoch that it has seen, while it is inside
+//!   its context's gate. If the owner is outside, another thread visits the context, so nothing
+//!   waits for its owner.
 //!
-//! Source: `dm-ioctl` and dmsetup(8): load fills the inactive slot, resume makes it live.
+//! Source: `dm-ioctl` and dmsetup(8): a load fills the inactive slot, a resume makes that table
+//! live.
 
 mod attributes;
 
@@ -28,15 +30,15 @@ use drystone_core::{
 };
 use std::sync::{Arc, Weak};
 
-/// A device made of others. Cheap to clone; all clones are the same volume.
+/// A device made of other devices. Clones are cheap and all stand for the same volume.
 #[derive(Clone)]
 pub struct Volume {
     shared: Arc<Shared>,
 }
 
 impl Volume {
-    /// A volume of size 0 without a table, not suspended. `locks` are its own: no other code counts
-    /// on them.
+    /// A volume of size 0 without a table, not suspended. `locks` are its own: nothing else is
+    /// counted there.
     pub fn new(name: &str, options: VolumeOptions, locks: Arc<LockCounters>) -> Self {
         Volume { shared: Shared::new(name, options, locks) }
     }
@@ -45,7 +47,7 @@ impl Volume {
         self.shared.control()
     }
 
-    /// Put `table` into the inactive slot, in the place of one that is there. I/O is not touched.
+    /// Put `table` into the inactive slot, and drop a table that is there. I/O is not affected.
     pub fn load(&self, table: Table) {
         self.control().inactive = Some(Arc::new(table));
     }
@@ -65,13 +67,13 @@ impl Volume {
         self.control().inactive.clone()
     }
 
-    /// True while new I/O is kept.
+    /// True while new I/O is held.
     pub fn is_suspended(&self) -> bool {
         self.shared.live().suspended
     }
 
-    /// Hold new I/O back from now on. I/O in flight goes on, and I/O that waits in a `delay` does
-    /// so at once, as Linux does it; see [`Volume::is_quiesced`].
+    /// Hold new I/O from now on. I/O in flight goes on, and I/O that waits in a `delay` is sent on
+    /// at once, as in Linux; see [`Volume::is_quiesced`].
     pub fn start_suspend(&self) {
         let control = self.control();
         if !self.shared.live().suspended {
@@ -81,8 +83,8 @@ impl Volume {
         }
     }
 
-    /// Have every context look at the suspension, and see whether all I/O that was let through
-    /// before it has ended. False also if the volume is not suspended. Waits for nobody; ask again.
+    /// Have every context look at the suspension. True if all I/O from before it has ended; false
+    /// also if the volume is not suspended. Does not wait: ask again.
     pub fn is_quiesced(&self) -> bool {
         let (epoch, live) = self.shared.published();
         if !live.suspended {
@@ -94,11 +96,11 @@ impl Volume {
         late.iter().all(|port| port.quiesced.is_since(epoch))
     }
 
-    /// Let kept I/O go on. An inactive table becomes the live one, for which the volume must be
-    /// suspended and quiet.
+    /// Let held I/O go on. If there is an inactive table, it becomes the live one; the volume must
+    /// be suspended and quiesced for that.
     ///
     /// # Errors
-    /// When there is no table at all, or when I/O in flight forbids the swap; nothing changed.
+    /// There is no table at all, or I/O in flight forbids the change of tables. Nothing is changed.
     pub fn resume(&self) -> Result<()> {
         let mut control = self.control();
         let live = self.shared.live();
@@ -119,7 +121,7 @@ impl Volume {
             }
             None => None,
         };
-        // Changes from here on are noticed, and taken over once this is done.
+        // Changes of the members are noticed from here on, and taken over at the end of this call.
         next.iter().for_each(|table| self.hold(table));
         self.shared.publish(|live| {
             if let Some(table) = &next {
@@ -136,8 +138,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Give a suspension up: kept I/O goes on by the live table, and an inactive one stays where it
-    /// is.
+    /// End a suspension without a change of tables: held I/O goes on by the live table, and an
+    /// inactive table stays inactive.
     pub fn cancel_suspend(&self) {
         let control = self.control();
         if self.shared.live().suspended {
@@ -147,8 +149,8 @@ impl Volume {
         }
     }
 
-    /// The volume is over: from now on it has no tables, and so no members. Kept I/O and all that
-    /// comes fails; what was let through goes on to its members.
+    /// Close the volume: from now on it has no tables and no members. Held and new I/O fails; I/O
+    /// that passed goes on to its members.
     pub fn close(&self) {
         let mut control = self.control();
         control.inactive = None;
@@ -167,13 +169,13 @@ impl Volume {
         Arc::downgrade(&holder)
     }
 
-    /// Hear of changes of the members of `table`.
+    /// Subscribe to changes of the members of `table`.
     fn hold(&self, table: &Table) {
         let holders = table.members().iter().filter_map(|member| member.holders());
         holders.for_each(|holders| holders.add(self.as_holder()));
     }
 
-    /// The members of `before` that are none of `now` are no longer of interest.
+    /// Unsubscribe from the members of `before` that are not members of `now`.
     fn let_go(&self, before: &Table, now: Option<&Table>) {
         let stays = |device: &Arc<dyn Device>| {
             let same = |d: &Arc<dyn Device>| Arc::as_ptr(d).addr() == Arc::as_ptr(device).addr();
@@ -185,7 +187,7 @@ impl Volume {
     }
 }
 
-/// A volume polls only if everything below can.
+/// A volume can poll only if everything below can.
 impl TypedDevice for Volume {
     type Channel = VolumeChannel;
 
@@ -216,7 +218,7 @@ impl Device for Volume {
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
         let mut list = ExtentList::new();
         let live = self.shared.live();
-        // The caller may know an earlier size.
+        // The caller may know an earlier size of the volume.
         let inside = live.size_bytes.saturating_sub(offset).min(length);
         match &live.table {
             Some(table) if inside > 0 => {
@@ -224,7 +226,7 @@ impl Device for Volume {
             }
             _ => list.push(Extent::data(offset, length)),
         }
-        // A list that is put together of several members may be longer.
+        // A list that was merged from several members may be longer.
         Ok(list.as_slice().iter().take(max).copied().collect())
     }
 

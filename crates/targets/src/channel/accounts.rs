@@ -1,9 +1,8 @@
 //! The statistics of a volume, as one of its channels counts them.
 //!
 //! Invariants:
-//! * The I/O that passes in a call is published once a call, in one write for each group of
-//!   operations.
-//! * With `queue/iostats` off nothing is counted but the busy time.
+//! * I/O that passes is published once in each call, with one write for each group of operations.
+//! * With `queue/iostats` off only the busy time is counted.
 
 use crate::shared::Shared;
 use drystone_core::clock::Ns;
@@ -21,32 +20,32 @@ pub(super) struct Accounts {
 }
 
 impl Accounts {
-    /// Those of a new channel.
+    /// The accounts of a new channel.
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         let stats = shared.stats.for_channel();
         Accounts { shared, stats, started: StartedCounts::default() }
     }
 
-    /// A bio of `group` passes.
+    /// Count a bio of `group` that passes.
     #[inline]
     pub(super) fn start(&mut self, group: OpGroup) {
         self.started.add(group, 1);
     }
 
-    /// Publish what passed in this call, if it is `counted`.
+    /// Publish the bios that passed in this call, if `counted`.
     #[inline]
     pub(super) fn publish(&mut self, counted: bool) {
         self.started.publish(counted.then_some(&*self.stats));
     }
 
-    /// Bios come at `now`, while the channel is `busy` or not.
+    /// Note at `now` that bios come, and whether the channel was `busy` before them.
     #[inline]
     pub(super) fn submitted(&self, now: Ns, busy: bool) {
         self.shared.stats.busy.update(now, false, busy);
     }
 
-    /// Bios have ended at `now`, which are counted if that is on; the channel is `busy` after that
-    /// or not.
+    /// Note that bios have ended at `now`, and whether the channel is still `busy`. Counts the bios
+    /// if `counted`.
     #[inline]
     pub(super) fn ended(&self, done: &[RemappedDone], counted: bool, now: Ns, busy: bool) {
         for run in done.iter().filter(|_| counted) {

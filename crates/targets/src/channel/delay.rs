@@ -1,13 +1,13 @@
 //! `delay` as one context uses it: the waiting bios, and their times.
 //!
 //! Invariants:
-//! * The waiting bios are parts that the volume made: their bio has passed, is in flight and keeps
-//!   the time of its submission.
-//! * A class keeps its bios in the order in which they came. All of them wait equally long, so the
-//!   first is due first.
-//! * `due` is the time of the next bio.
-//! * Nothing waits in a channel that has seen that its volume is suspended, nor in a context
-//!   without an owner: no thread would come to send it on.
+//! * The waiting bios are parts that the volume made. The bio that they belong to has passed, is in
+//!   flight and keeps its submission time.
+//! * A class keeps its bios in their order of arrival. All of them wait equally long, so the first
+//!   one is due first.
+//! * `due` is the time at which the next bio is due.
+//! * No bio waits in a channel that has seen the suspension of its volume, nor in a context without
+//!   an owner: no thread would send it on.
 
 use super::view::VolumeView;
 use crate::delay::{CLASSES, Class, Delay};
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 
 struct Waiting {
     due: Ns,
-    /// Counts what came to the segment.
+    /// Numbers the bios of the segment in their order of arrival.
     number: u64,
     bio: Box<Bio>,
 }
@@ -31,7 +31,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Keep a bio. When it is due.
+    /// Keep a bio. Returns the time at which it is due.
     fn keep(&mut self, delay: &Delay, class: Class, now: Ns, bio: Box<Bio>) -> Ns {
         let due = now.saturating_add(delay.delay_ns(class));
         self.classes[class as usize].push_back(Waiting { due, number: self.arrived, bio });
@@ -40,7 +40,7 @@ impl Queue {
         due
     }
 
-    /// Take the bio that came first of those that are due.
+    /// Take the due bio that came first.
     fn take(&mut self, delay: &Delay, now: Ns) -> Option<(Class, Box<Bio>)> {
         let first = |class: &Class| {
             let first = self.classes[*class as usize].front();
@@ -65,17 +65,17 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    /// Those of a table that the context has not used so far.
+    /// The queues of a table that the context has not used yet.
     pub(super) fn new(table: &Table) -> Self {
         Delays { queues: table.delays().iter().map(|_| Queue::default()).collect(), due: None }
     }
 
-    /// Bios that wait.
+    /// The number of waiting bios.
     pub(super) fn len(&self) -> usize {
         self.queues.iter().flat_map(|queue| &queue.classes).map(VecDeque::len).sum()
     }
 
-    /// When the next bio is due.
+    /// The time at which the next bio is due.
     pub(super) fn due(&self) -> Option<Ns> {
         self.due
     }
@@ -85,7 +85,7 @@ impl Delays {
         self.due = Some(self.due.map_or(due, |other| other.min(due)));
     }
 
-    /// Take all that is due: of each segment in the order in which it came.
+    /// Take all due bios, those of each segment in their order of arrival.
     fn take(&mut self, table: &Table, now: Ns, mut taken: impl FnMut((u32, u64), Box<Bio>)) {
         for (queue, delay) in self.queues.iter_mut().zip(table.delays()) {
             while let Some((class, bio)) = queue.take(delay, now) {
@@ -95,7 +95,7 @@ impl Delays {
         self.due = self.queues.iter().filter_map(Queue::due).min();
     }
 
-    /// Send on, or keep, a part of `delay` segment `number`.
+    /// Send on or keep a part of `delay` segment `number`.
     #[inline(never)]
     pub(super) fn submit(&mut self, view: &VolumeView, env: &mut Env, number: u32, bio: Box<Bio>) {
         let Some(table) = view.table() else {
@@ -115,14 +115,14 @@ impl Delays {
         self.keep(number, delay, class, now, bio);
     }
 
-    /// Send on what is due at `now`.
+    /// Send on the bios that are due at `now`.
     pub(super) fn send_due(&mut self, view: &VolumeView, env: &mut Env, now: Ns) {
         if let Some(table) = view.table() {
             self.take(table, now, |place, bio| view.send_moved(env, place, bio));
         }
     }
 
-    /// End all that waits.
+    /// End all waiting bios.
     pub(super) fn cancel(&mut self, view: &VolumeView, env: &mut Env) {
         if let Some(table) = view.table() {
             self.take(table, Ns::MAX, |_, bio| env.end_with(bio, Status::Cancelled));
@@ -134,8 +134,8 @@ impl Delays {
 mod tests {
     use super::*;
 
-    /// Of the bios that are due the one goes first that came first, whatever its class and its own
-    /// time.
+    /// Of the due bios, the one that came first goes first, even if one of another class was due
+    /// earlier.
     #[test]
     fn due_bios_go_in_the_order_in_which_they_came() {
         let (delay, mut queue) = (Delay::of_ns([50, 10, 30]), Queue::default());

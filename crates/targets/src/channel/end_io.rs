@@ -1,35 +1,35 @@
-//! Why a part comes back to its channel by its end_io hook: written into its `user_data`, which is
-//! of no other use there.
+//! The reason why a part returns to its channel by its end_io hook. It is stored in the part's
+//! `user_data`, which has no other use there.
 
 use drystone_core::{Bio, ChannelId};
 
-/// Why a part comes back.
+/// The reason why a part returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndIo {
-    /// A flush, which the data of its write follows.
+    /// The part is a flush; the data of its write follows.
     Preflush,
-    /// A part of the `flakey` segment of that number, whose data are changed.
+    /// The part is of the `flakey` segment with that number, which changes its data.
     Corrupt(u32),
-    /// Goes into a log when it has ended: entry of that number in `Logging`.
+    /// The part goes into a log when it has ended; the number is that of its entry in `Logging`.
     Log(u32),
-    /// A write to a log, for the entry of that number.
+    /// The part is a write to a log, for the entry with that number.
     LogWrite(u32),
 }
 
-/// Marks parts that are made here: no submitter's range holds it
+/// Marks parts that a volume made: they are in no range of a submitter's `user_data`
 /// ([`drystone_core::Context::withdraw`]).
 const MINE: u64 = 1 << 63;
-/// Where the kind stands, above the number.
+/// The position of the kind, above the number.
 const KIND_SHIFT: u32 = 32;
 
 impl EndIo {
-    /// Have channel `channel` get `part` back when it has ended.
+    /// Have channel `channel` get `part` back when it ends.
     pub(super) fn set(self, channel: ChannelId, part: &mut Bio) {
         part.user_data = self.encode();
         part.set_end_io(channel);
     }
 
-    /// Why `part` has come back.
+    /// The reason why `part` has returned.
     pub(super) fn of(part: &Bio) -> Self {
         Self::decode(part.user_data)
     }

@@ -1,11 +1,10 @@
-//! `flakey` as one context uses it: the fate of a bio, and of its data, while the device is down.
+//! `flakey` as one context uses it: what happens to a bio and its data while the device is down.
 //!
 //! Invariants:
-//! * A part that comes back by its end_io hook is a read that was sent while the device was down,
-//!   or a write with a copy of the data.
+//! * Only two kinds of parts return by their end_io hook: reads that were sent while the device was
+//!   down, and writes with a copy of the data.
 //! * The submitter's buffer of a write is never changed.
-//! * There is a generator of random numbers for each segment of the live table, of this context
-//!   alone.
+//! * Each segment of the live table has a random number generator, used by this context alone.
 
 use super::end_io::EndIo;
 use super::view::VolumeView;
@@ -20,7 +19,7 @@ pub(super) struct Corruption {
 }
 
 impl Corruption {
-    /// That of a table that the context has not used so far.
+    /// The generators for a table that the context has not used yet.
     pub(super) fn new(table: &Table, context: ContextId) -> Self {
         let flakeys = table.flakeys().iter().enumerate();
         let randoms = flakeys.map(|(number, flakey)| flakey.random(number, context.0)).collect();
@@ -56,7 +55,8 @@ impl Corruption {
         view.send_moved(env, flakey.place(), bio);
     }
 
-    /// Give a write a copy of its data, which the caller then changes. False if memory is short.
+    /// Replace the data of a write by a copy, which the caller then changes. False if memory is
+    /// short.
     fn corrupt_write(
         &mut self,
         view: &VolumeView,
@@ -77,7 +77,7 @@ impl Corruption {
         true
     }
 
-    /// A part of segment `number` has come back by its end_io hook.
+    /// A part of segment `number` has returned by its end_io hook.
     pub(super) fn ended(
         &mut self,
         view: &VolumeView,
@@ -87,7 +87,7 @@ impl Corruption {
     ) {
         match bio.op {
             Op::Read if bio.status.is_ok() => self.corrupt_read(view, number, &mut bio),
-            // The copy is not needed any more.
+            // The copy has served its purpose.
             Op::Write => drop(bio.take_buf()),
             _ => {}
         }

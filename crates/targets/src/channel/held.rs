@@ -1,8 +1,8 @@
 //! Bios that came while the volume was suspended.
 //!
 //! Invariants:
-//! * They are held in the order in which they came.
-//! * Each has the time at which it was submitted: the time until the resume counts.
+//! * The bios are held in their order of arrival.
+//! * Each bio has its submission time, so the time until the resume counts in its latency.
 
 use drystone_core::clock::Ns;
 use drystone_core::{BioFlags, BioList, Env, Status};
@@ -12,7 +12,7 @@ use drystone_core::{BioFlags, BioList, Env, Status};
 pub(super) struct HeldBios(BioList);
 
 impl HeldBios {
-    /// Hold `bios` (emptied), which came at `now`. Those that must not wait end.
+    /// Hold `bios`, which came at `now`, and empty the list. Bios that must not wait end.
     #[cold]
     pub(super) fn hold(&mut self, env: &mut Env, bios: &mut BioList, now: Ns) {
         while let Some(mut bio) = bios.pop() {
@@ -25,17 +25,17 @@ impl HeldBios {
         }
     }
 
-    /// Take all of them, in their order.
+    /// Take all held bios in their order.
     pub(super) fn take(&mut self) -> BioList {
         self.0.take()
     }
 
-    /// Their number.
+    /// The number of held bios.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// End all of them.
+    /// End all held bios.
     pub(super) fn cancel(&mut self, env: &mut Env) {
         while let Some(bio) = self.0.pop() {
             env.end_with(bio, Status::Cancelled);

@@ -1,14 +1,14 @@
-//! `log-writes` as one context uses it: what is sent to the device, what then goes into the log,
-//! and the writes that take it there.
+//! `log-writes` as one context uses it: it sends I/O to the device, then enters the I/O into the
+//! log, and writes the log.
 //!
 //! Invariants:
-//! * A part with a copy of its data goes to the device, with an end_io hook. When it has ended well
-//!   the log learns of it, and the copy becomes the log's.
-//! * The part that made a write to the log necessary carries it, and does not end before. So all
-//!   writes to a log are parts of the bio that made them necessary, and a bio that has ended has
-//!   nothing on its way to the log any more.
-//! * An error of the log is no error of the volume.
-//! * An entry has its number from the part's way down until the part's end.
+//! * A part with a copy of its data goes to the device, with an end_io hook. If the part succeeds,
+//!   the log takes the I/O and the copy.
+//! * The part that made a write to the log necessary carries that write, and does not end before
+//!   it. So all writes to a log are parts of the bio that made them necessary, and a bio that has
+//!   ended has no I/O on its way to the log.
+//! * A failure of the log does not make the volume's I/O fail.
+//! * An entry keeps its number from the moment its part goes to the device until the part ends.
 
 use super::end_io::EndIo;
 use super::view::VolumeView;
@@ -28,17 +28,17 @@ pub(super) struct Logging {
 }
 
 enum Entry {
-    /// In the hands of the function that took it, which puts another in or frees the number.
+    /// A function has taken the entry, and will put another in its place or free the number.
     Taken,
-    /// On its way to the device.
+    /// The part is on its way to the device.
     Sent { log: Arc<Log>, log_member: u32, what: Sent },
-    /// On its way to the log.
+    /// The entries are on their way to the log.
     Carried(Box<Carried>),
 }
 
 /// The kind of I/O that was sent to the device.
 enum Sent {
-    /// A flush, with what had completed before.
+    /// A flush, with the number of I/Os that had completed before it.
     Flush(u64),
     /// A write or discard.
     Write(LogEntry),
@@ -48,20 +48,20 @@ struct Carried {
     log: Arc<Log>,
     log_member: u32,
     carrier: LogCarrier,
-    /// The bio that ends when it is done.
+    /// The part that ends when its carrier is done.
     part: Box<Bio>,
-    /// Writes to the log that have not ended.
+    /// The number of writes to the log that have not ended.
     left: usize,
     waits: bool,
 }
 
 impl Logging {
-    /// Bios that wait for what other contexts write.
+    /// The number of bios that wait for log writes of other contexts.
     pub(super) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Take an entry, whose number stays the caller's.
+    /// Take an entry; the caller still owns its number.
     fn take(&mut self, number: u32) -> Entry {
         std::mem::replace(&mut self.entries[number], Entry::Taken)
     }
@@ -127,7 +127,7 @@ impl Logging {
             }
             Sent::Write(entry) => Completed::Write(Logged::new(entry, data)),
         };
-        // A write that failed did not happen, as far as can be known.
+        // A failed write is not logged: it may not have happened.
         let is_ok = part.status.is_ok();
         let Some(carrier) = is_ok.then(|| log.take(completed, &env.locks)).flatten() else {
             self.entries.remove(number);
@@ -160,7 +160,8 @@ impl Logging {
         self.carry(view, env, number, carried);
     }
 
-    /// Others have written what carriers here may wait for.
+    /// Go on with the carriers that wait, because other contexts may have written what they wait
+    /// for.
     pub(super) fn resume(&mut self, view: &VolumeView, env: &mut Env) {
         if self.waiting == 0 {
             return;
@@ -179,7 +180,7 @@ impl Logging {
     /// Do the next step of the carried entry `number`.
     fn carry(&mut self, view: &VolumeView, env: &mut Env, number: u32, mut carried: Box<Carried>) {
         let mut wakes = Vec::new();
-        // A volume that was removed has no way to its log any more.
+        // A volume that was removed cannot reach its log any more.
         if view.table().is_none() {
             carried.log.give_up(&env.locks, &mut wakes);
         }
@@ -206,7 +207,7 @@ impl Logging {
         }
     }
 
-    /// Send writes to the log, as parts of the bio that the carried one is a part of.
+    /// Send writes to the log, as parts of the bio to which the carried part belongs.
     fn write_log(
         &mut self,
         view: &VolumeView,
@@ -231,8 +232,8 @@ impl Logging {
     }
 }
 
-/// Give a write a copy of its data: the log gets what the device got, though the submitter may
-/// change its buffer. False if memory is short.
+/// Replace the data of a write by a copy. The submitter may change its buffer, but the log must get
+/// the same data as the device. False if memory is short.
 fn copy_data(part: &mut Bio) -> bool {
     let Some(mut copy) = IoBuf::try_zeroed(part.bytes as usize) else { return false };
     part.copy_data_to(&mut copy);

@@ -1,9 +1,9 @@
-//! The segments of the live table as one context uses them: a bio that passed is moved or divided
-//! as the table says, and goes on to members; `delay`, `flakey` and `log-writes` have state of
-//! their own here.
+//! The segments of the live table as one context uses them. A bio that passed is remapped or
+//! divided as the table says, and goes on to members. `delay`, `flakey` and `log-writes` keep state
+//! of their own here.
 //!
-//! Invariant: a `delay`, `flakey` or `log-writes` segment gets a part that was made here, never the
-//! bio that was submitted: that one has to keep its time, its data and its end_io hook.
+//! Invariant: a `delay`, `flakey` or `log-writes` segment gets a part that the volume made, never
+//! the submitted bio, because that has to keep its time, its data and its end_io hook.
 
 use super::delay::Delays;
 use super::end_io::EndIo;
@@ -26,14 +26,14 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Start with another table, in context `context`. Nothing waits then.
+    /// Change to another table, in context `context`. No bio waits at that time.
     pub(super) fn replace_table(&mut self, table: Option<&Table>, context: ContextId) {
         debug_assert_eq!(self.delays.len(), 0, "tables are swapped in quiesced volumes");
         self.delays = table.map(Delays::new).unwrap_or_default();
         self.corruption = table.map(|table| Corruption::new(table, context)).unwrap_or_default();
     }
 
-    /// A part whose end_io hook is this channel's has ended.
+    /// A part with this channel's end_io hook has returned.
     pub(super) fn returned(&mut self, view: &VolumeView, env: &mut Env, part: Box<Bio>) {
         match EndIo::of(&part) {
             EndIo::Preflush => self.flushed(view, env, part),
@@ -43,7 +43,7 @@ impl Segments {
         }
     }
 
-    /// Send on what is due at `now`.
+    /// Send on the bios that are due at `now`.
     pub(super) fn send_due(&mut self, view: &VolumeView, env: &mut Env, now: Ns) {
         self.delays.send_due(view, env, now);
     }
@@ -53,27 +53,27 @@ impl Segments {
         self.delays.due()
     }
 
-    /// End the bios that wait for their time: no thread will come to send them on.
+    /// End the bios that wait for their time: no thread will send them on.
     pub(super) fn cancel_waiting(&mut self, view: &VolumeView, env: &mut Env) {
         self.delays.cancel(view, env);
     }
 
-    /// Others have written what carriers of a log may wait for.
+    /// Go on with carriers of logs, because other contexts may have written what they wait for.
     pub(super) fn resume_logging(&mut self, view: &VolumeView, env: &mut Env) {
         self.logging.resume(view, env);
     }
 
-    /// True while a carrier of a log waits for what other contexts write.
+    /// True while a carrier of a log waits for log writes of other contexts.
     pub(super) fn waits_on_peer(&self) -> bool {
         self.logging.waiting() > 0
     }
 
-    /// Bios that wait here.
+    /// The number of bios that wait here.
     pub(super) fn in_flight(&self) -> usize {
         self.delays.len() + self.logging.waiting()
     }
 
-    /// Begin with a bio, or a part, that passed.
+    /// Start a bio, or a part, that passed.
     pub(super) fn start(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
         if bio.op == Op::Flush {
             return self.flush(view, env, bio);
@@ -87,7 +87,7 @@ impl Segments {
         self.spread(view, env, bio);
     }
 
-    /// A flush goes to everything below.
+    /// Send a flush to everything below.
     fn flush(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
         let Some(table) = view.table() else {
             return env.end_with(bio, Status::IoError);
@@ -101,7 +101,7 @@ impl Segments {
         env.divided(parts);
     }
 
-    /// A write that begins with a flush: a part flushes, and when it has ended the data follows
+    /// Flush before a write: one part flushes, and after it the data is written
     /// (`Channel::returned`).
     fn flush_first(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
         let mut parts = env.divide(bio);
@@ -111,7 +111,7 @@ impl Segments {
         self.flush(view, env, flush);
     }
 
-    /// The flush before a write's data has ended.
+    /// Send the data of a write on, because its flush has ended.
     fn flushed(&mut self, view: &VolumeView, env: &mut Env, flush: Box<Bio>) {
         if flush.status.is_ok() {
             let mut parts = env.divide_again(&flush);
@@ -166,7 +166,7 @@ impl Segments {
         env.divided(parts);
     }
 
-    /// Send on all chunks of a striped segment that are left of a bio.
+    /// Send on the rest of a bio that lies in one striped segment, chunk by chunk.
     #[inline]
     fn divide_striped(
         &mut self,
@@ -187,7 +187,7 @@ impl Segments {
         }
     }
 
-    /// Send a bio to where it lies.
+    /// Send a bio to its destination.
     #[inline]
     fn send(&mut self, view: &VolumeView, env: &mut Env, to: To, sector: u64, mut bio: Box<Bio>) {
         match to {
@@ -205,7 +205,7 @@ impl Segments {
         }
     }
 
-    /// Send on an operation without data: one range for each stripe, however many chunks it has.
+    /// Send on an operation without data: one range to each stripe, for all of its chunks.
     fn spread_range(&mut self, view: &VolumeView, env: &mut Env, bio: Box<Bio>) {
         let Some(table) = view.table() else {
             return env.end_with(bio, Status::IoError);
@@ -255,8 +255,8 @@ mod tests {
     use crate::table::TargetSpec;
     use drystone_core::IoBuf;
 
-    /// Call `act` with the segments of a channel over these targets, 8 sectors each, and a bio that
-    /// it has to end. The bio, ended.
+    /// Call `act` with the segments of a channel over these targets, 8 sectors each, and with a bio
+    /// that it has to end. Returns the ended bio.
     fn with_segments(
         targets: Vec<TargetSpec>,
         bio: Box<Bio>,

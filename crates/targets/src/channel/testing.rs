@@ -1,4 +1,4 @@
-//! The surroundings of a channel's part in its unit tests: a context that calls it, and a member.
+//! The environment for unit tests of a channel's parts: a context that calls them, and a member.
 
 use crate::area::Area;
 use crate::shared::{Shared, VolumeOptions};
@@ -13,16 +13,16 @@ use drystone_core::{
 };
 use std::sync::{Arc, Mutex};
 
-/// The clock of the contexts.
+/// The time of the contexts' clock.
 pub(super) const NOW: u64 = 1_000_000_000;
 
-/// An I/O that came to a member: operation, sector and sectors.
+/// An I/O that reached a member: operation, sector and number of sectors.
 pub(super) type Seen = (Op, u64, u64);
 
-/// The action of a device on a bio that comes.
+/// What a device does with a bio.
 type Act = Box<dyn FnMut(&mut Env, ChannelId, Box<Bio>) + Send>;
 
-/// A device that does with its bios what its maker says.
+/// A device that calls the given function with each bio.
 struct TestDevice(Mutex<Option<Act>>);
 
 struct TestChannel {
@@ -69,7 +69,7 @@ impl Channel for TestChannel {
     fn cancel_pending(&mut self, _env: &mut Env) {}
 }
 
-/// A member that ends all I/O at once, with what came to it.
+/// A member that ends all I/O at once, and the list of that I/O.
 pub(super) fn member() -> (Arc<dyn Device>, Arc<Mutex<Vec<Seen>>>) {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = seen.clone();
@@ -102,7 +102,7 @@ pub(super) fn publish(shared: &Arc<Shared>, table: Arc<Table>) {
     shared.publish(|live| shared.take_over(live, table));
 }
 
-/// Have `act` do with `bio` what a channel does, by number, in a context. The bio when it has
+/// Call `act` with `bio` in a context, as a channel would be called. Returns the bio when it has
 /// ended.
 pub(super) fn run(
     bio: Box<Bio>,

@@ -1,10 +1,10 @@
-//! A volume as one context sees it: a copy of what is published, and the channels of the members.
+//! A volume as one context sees it: a copy of the published state, and the channels of the members.
 //!
 //! Invariants:
 //! * `members` are the context's channels of the live table's members, by the members' numbers.
-//! * The port is open as long as the view exists. It is opened before what is published is read: a
-//!   suspension between the two finds the port.
-//! * [`VolumeView::report`] says that the channel is quiesced only by the epoch that this view has
+//! * The port is open as long as the view exists. It is opened before the published state is read,
+//!   so that a suspension between the two finds the port.
+//! * [`VolumeView::report`] reports the channel as quiesced only with an epoch that this view has
 //!   seen.
 
 use crate::shared::{Live, Port, Shared};
@@ -21,23 +21,23 @@ pub(super) struct VolumeView {
     channel: ChannelId,
     live: Subscription<Live>,
     members: Vec<ChannelId>,
-    /// Flags that a bio must not have to go the short way.
+    /// The fast path is not for bios with one of these flags.
     special: BioFlags,
 }
 
-/// The next step of a bio that was just submitted.
+/// The path of a bio that was just submitted.
 #[derive(Clone, Copy)]
 pub(super) enum Way {
-    /// Whole, to a sector of a member.
+    /// The bio lies on one member: go to this member and sector.
     Move(u32, u64),
-    /// In parts.
+    /// The bio must be divided.
     Divide,
-    /// By the checks and the parts that every bio can take.
+    /// The bio takes the slow path, with all checks and parts.
     Slow,
 }
 
 impl VolumeView {
-    /// The view of `channel`; the caller completes it by [`VolumeView::follow`].
+    /// The view of `channel`; the caller completes it with [`VolumeView::follow`].
     pub(super) fn new(shared: Arc<Shared>, env: &mut Env, channel: ChannelId) -> Self {
         let port = shared.open_port(Message::to(env.handle(), channel, 0));
         let live = Subscription::new(&shared.live, &env.locks);
@@ -45,13 +45,13 @@ impl VolumeView {
         VolumeView { shared, port, channel, live, members: Vec::new(), special }
     }
 
-    /// True if nothing was published since the view was taken.
+    /// True if nothing was published since this view was taken.
     #[inline]
     pub(super) fn is_current(&self) -> bool {
         self.live.is_current(&self.shared.live)
     }
 
-    /// The state that is published now, to be given to [`VolumeView::replace`].
+    /// The state that is published now, for [`VolumeView::replace`].
     pub(super) fn published(&self, env: &mut Env) -> Subscription<Live> {
         Subscription::new(&self.shared.live, &env.locks)
     }
@@ -74,7 +74,7 @@ impl VolumeView {
         };
     }
 
-    /// The live table: that of all bios that passed.
+    /// The live table, by which all passed bios go on.
     #[inline]
     pub(super) fn table(&self) -> Option<&Table> {
         self.live.table.as_deref()
@@ -86,7 +86,7 @@ impl VolumeView {
         self.live.suspended
     }
 
-    /// The volume is over.
+    /// The volume was closed.
     pub(super) fn is_closed(&self) -> bool {
         self.live.closed
     }
@@ -108,12 +108,12 @@ impl VolumeView {
         &self.members
     }
 
-    /// The message that makes this channel recheck what others did.
+    /// The message that makes this channel check what other contexts did.
     pub(super) fn doorbell(&self) -> &Arc<Message> {
         self.port.doorbell()
     }
 
-    /// Bios that passed and have not ended.
+    /// The number of bios that passed and have not ended.
     #[inline]
     pub(super) fn in_flight(&self, env: &mut Env) -> usize {
         env.remapped_in_flight(self.channel)
@@ -126,13 +126,13 @@ impl VolumeView {
         }
     }
 
-    /// Close the port. True once no other thread can ring its doorbell any more.
+    /// Close the port. True if no other thread can ring its doorbell any more.
     pub(super) fn close(&mut self) -> bool {
         self.shared.close_port(&self.port);
         Port::is_ours_alone(&mut self.port)
     }
 
-    /// The way of a bio that was just submitted.
+    /// The path of a bio that was just submitted.
     #[inline(always)]
     pub(super) fn way(&self, bio: &Bio) -> Way {
         let Some(table) = self.table() else { return Way::Slow };
@@ -153,8 +153,8 @@ impl VolumeView {
         is_plain(bio, &self.live.limits, self.live.size_bytes, self.special)
     }
 
-    /// Check `bio` as Linux's `submit_bio_noacct` does, and take the flag for polling off where
-    /// polling is off.
+    /// Check `bio` as Linux's `submit_bio_noacct` does, and clear its polling flag if polling is
+    /// off.
     pub(super) fn check(&self, bio: &mut Bio) -> Result<(), Status> {
         if !self.live.io_poll {
             bio.flags.remove(BioFlags::POLLED);
@@ -175,13 +175,13 @@ impl VolumeView {
         env.send_down(self.members[member as usize], bio);
     }
 
-    /// Send `bios` (emptied), whose sectors are the member's, to it.
+    /// Send `bios` to a member, whose sectors they have, and empty the list.
     #[inline]
     pub(super) fn send_all(&self, env: &mut Env, member: u32, bios: &mut BioList) {
         env.send_all_down(self.members[member as usize], bios);
     }
 
-    /// Send a part, whose sectors are the volume's, to a member where they lie `add` further on. A
+    /// Send a part to a member. The sectors of the part are the volume's; `add` is added to them. A
     /// flush has no sector.
     pub(super) fn send_moved(&self, env: &mut Env, (member, add): (u32, u64), mut bio: Box<Bio>) {
         if bio.op != Op::Flush {

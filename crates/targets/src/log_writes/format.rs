@@ -1,28 +1,28 @@
-//! The format of a write log: a sector with its super block, then entries one after the other,
-//! each a sector with its header, followed by as many sectors of data as it says. A sector is a
-//! logical block of the device whose writes are logged.
+//! The format of a write log: one sector with the super block, then the entries one after another.
+//! An entry is a sector with its header, followed by as many sectors of data as the header says. A
+//! sector is a logical block of the device whose writes are logged.
 //!
 //! ```text
 //! | super | header | data ... | header | header | data ... | ...
 //! ```
 //!
-//! Discards say how many sectors they were and have no data. A mark's text follows its header in
-//! the same sector. All numbers are little-endian.
+//! Discards have a number of sectors but no data. The text of a mark follows the header in the same
+//! sector. All numbers are little-endian.
 //!
-//! Source: what the kernel's `dm-log-writes` writes and `replay-log` of xfstests reads.
+//! Source: the format that the kernel's `dm-log-writes` writes and xfstests' `replay-log` reads.
 
 use std::ops::BitOr;
 
 /// The first eight bytes of a log.
 pub const LOG_MAGIC: u64 = 0x006a_7366_7773_6872;
-/// The version of the format that is written and read here.
+/// The version of the format that this module writes and reads.
 pub const LOG_VERSION: u64 = 1;
-/// Bytes of an entry's header that are used; a mark's text begins there.
+/// The used bytes of an entry's header; a mark's text begins behind them.
 pub const LOG_HEADER_BYTES: usize = 32;
 /// The text of the mark that ends every log.
 pub const LOG_END_MARK: &str = "dm-log-writes-end";
 
-/// Bytes of the super block that are used.
+/// The used bytes of the super block.
 const SUPER_BYTES: usize = 28;
 
 /// The kind of an entry.
@@ -30,15 +30,16 @@ const SUPER_BYTES: usize = 28;
 pub struct LogFlags(pub u64);
 
 impl LogFlags {
-    /// A flush: all that is before it was durable when it ended.
+    /// A flush: all entries before it were durable when it ended.
     pub const FLUSH: LogFlags = LogFlags(1 << 0);
     /// A write that was durable when it ended.
     pub const FUA: LogFlags = LogFlags(1 << 1);
     /// A discard.
     pub const DISCARD: LogFlags = LogFlags(1 << 2);
-    /// No I/O, but a text.
+    /// A mark: a text, no I/O.
     pub const MARK: LogFlags = LogFlags(1 << 3);
-    /// A write of a file system's own data; never written here, where bios do not say so.
+    /// A write of a file system's own data. This module never writes the flag, because bios do not
+    /// have it.
     pub const METADATA: LogFlags = LogFlags(1 << 4);
 
     const NAMES: [(LogFlags, &str); 5] = [
@@ -87,17 +88,17 @@ pub struct LogSuper {
 }
 
 impl LogSuper {
-    /// Write it to the beginning of `sector`.
+    /// Write the super block to the beginning of `sector`.
     pub(crate) fn encode(&self, sector: &mut [u8]) {
         let words = [LOG_MAGIC, LOG_VERSION, self.entries];
         put(sector, &words);
         sector[24..SUPER_BYTES].copy_from_slice(&self.sector_bytes.to_le_bytes());
     }
 
-    /// Read it from the beginning of a log.
+    /// Read the super block from the beginning of a log.
     ///
     /// # Errors
-    /// One sentence on why this is no log that can be read.
+    /// The bytes are not a log that can be read; the message is one sentence.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let Some(bytes) = bytes.get(..SUPER_BYTES) else {
             return Err(format!("a log has {SUPER_BYTES} bytes at least, not {}", bytes.len()));
@@ -121,12 +122,12 @@ impl LogSuper {
     }
 }
 
-/// The header of an entry; its sectors are the log's.
+/// The header of an entry, with sectors of the log's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The first sector, on the device that was written.
+    /// The first sector, on the device whose writes are logged.
     pub sector: u64,
-    /// How many; 0 of flushes and marks.
+    /// The number of sectors; 0 for flushes and marks.
     pub sectors: u64,
     /// Its kind.
     pub flags: LogFlags,
@@ -135,15 +136,15 @@ pub struct LogEntry {
 }
 
 impl LogEntry {
-    /// Write it to the beginning of `sector`.
+    /// Write the header to the beginning of `sector`.
     pub(crate) fn encode(&self, sector: &mut [u8]) {
         put(sector, &[self.sector, self.sectors, self.flags.0, self.text_bytes]);
     }
 
-    /// Read it from the beginning of its sector.
+    /// Read a header from the beginning of its sector.
     ///
     /// # Errors
-    /// One sentence on why this is no entry.
+    /// The bytes are not a header; the message is one sentence.
     pub fn decode(sector: &[u8]) -> Result<Self, String> {
         let Some(bytes) = sector.get(..LOG_HEADER_BYTES) else {
             return Err("the log ends in a header".to_owned());
@@ -165,21 +166,21 @@ impl LogEntry {
         if self.flags.has(LogFlags::DISCARD) { 0 } else { self.sectors }
     }
 
-    /// The text of a mark, whose sector this is.
+    /// The text of a mark in its sector.
     pub fn text<'a>(&self, sector: &'a [u8]) -> &'a [u8] {
         let end = LOG_HEADER_BYTES.saturating_add(self.text_bytes as usize);
         sector.get(LOG_HEADER_BYTES..end).unwrap_or_default()
     }
 
-    /// True if both have a sector.
+    /// True if the two entries have a sector in common.
     pub(crate) fn overlaps(&self, other: &LogEntry) -> bool {
         self.sector < other.sector.saturating_add(other.sectors)
             && other.sector < self.sector.saturating_add(self.sectors)
     }
 }
 
-/// Takes any bytes as a write log, and reads it from its beginning to where it makes no sense: for
-/// fuzzing. Returns how many entries it has read.
+/// Reads any bytes as a write log, up to the first damage, for fuzzing. Returns the number of
+/// entries.
 pub fn fuzz_write_log(bytes: &[u8]) -> u64 {
     let Ok(log) = LogSuper::decode(bytes) else { return 0 };
     let mut again = [0; SUPER_BYTES];
@@ -221,7 +222,7 @@ fn take<const N: usize>(bytes: &[u8]) -> [u64; N] {
 mod tests {
     use super::*;
 
-    /// The bytes themselves, as the kernel's program and `replay-log` have them.
+    /// The exact bytes, as the kernel's target writes and `replay-log` reads them.
     #[test]
     fn bytes_of_a_log() {
         let mut sector = [0; 512];

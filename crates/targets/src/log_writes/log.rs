@@ -1,4 +1,4 @@
-//! The log itself, which all contexts share: the entries, their places and their order.
+//! The log that all contexts share: the entries, their places and their order.
 //!
 //! ```text
 //! a write completes -> unflushed -> (flush, FUA, mark, bound) -> placed -> in place -> in the
@@ -7,22 +7,22 @@
 //!
 //! Invariants:
 //! * `unflushed` holds completed entries that are not placed, in the order of completion.
-//!   `completed` counts all that ever came to it; so each has a number, the last one `completed`.
-//! * Entries are placed one after the other, and each placing takes from the front of `unflushed`.
-//!   So whatever is replayed up to some entry is what the device could have held at some moment.
-//! * The context that places entries carries them: it writes them, and the bio that had them placed
-//!   (a flush, a FUA write, a mark) waits until a super block that is in place counts them.
+//!   `completed` counts all entries that were ever added to it; an entry's number is that count.
+//! * Entries are placed one after another, and each placing takes from the front of `unflushed`. So
+//!   a replay up to any entry gives contents that the device could have had at some time.
+//! * The context that places entries carries them: it writes them. The bio that had them placed (a
+//!   flush, a FUA write, a mark) waits until a super block in place counts them.
 //! * `batches` are the placed runs of entries that are not in place, in order; `in_place` counts
-//!   the entries before the first of them. A super block says `in_place`, never more. One is
-//!   written at a time (`super_under_way`), the first one before any entry: so a reader
-//!   of the log finds a run of whole entries of this log at any moment.
-//! * Every waiting carrier is woken: one that cannot go on is among `waiters`, and all of them are
-//!   told when a super block has been written or the log has failed. A batch that gets into place
-//!   is followed by one or the other.
-//! * After `failed` nothing is written any more.
+//!   the entries before the first of them. A super block says `in_place`, never more. One super
+//!   block is written at a time (`super_under_way`), and the first one before any entry. So a
+//!   reader of the log finds a run of complete entries at any time.
+//! * Every waiting carrier is woken. A carrier that cannot go on is among `waiters`, and all of
+//!   these are woken when a super block has been written or the log has failed. One of the two
+//!   follows each batch that gets into place.
+//! * After `failed` nothing is written.
 //!
-//! Every method takes the lock for a few instructions, without I/O. Memory order: the lock orders
-//! all; the atomics are for readers that need no order, and nothing rests on them.
+//! Every method holds the lock for a few instructions, without I/O. Memory order: the lock orders
+//! everything. Readers of the atomics need no order, and nothing else relies on these.
 
 use super::format::{LOG_END_MARK, LOG_HEADER_BYTES, LogEntry, LogFlags, LogSuper};
 use drystone_core::mailbox::Message;
@@ -32,13 +32,13 @@ use drystone_core::{IoBuf, SECTOR_SIZE};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most bytes, and entries, that are kept unflushed. At the first, a busy disk's writes of some
-/// tenths of a second; at the second, what a FUA write is compared with in some tens of
+/// The most bytes, and the most entries, that stay unflushed. A busy disk writes the bytes in some
+/// tenths of a second. A FUA write is compared with all entries, which takes some tens of
 /// microseconds.
 const UNFLUSHED_BYTES_MAX: u64 = 64 << 20;
 const UNFLUSHED_MAX: usize = 16384;
 
-/// An I/O for the log.
+/// An I/O that is to be logged.
 pub(crate) struct Logged {
     pub(crate) entry: LogEntry,
     /// The data of a write.
@@ -69,7 +69,8 @@ impl Logged {
 pub(crate) enum Completed {
     /// A write or discard.
     Write(Logged),
-    /// A write that was durable when it ended.
+    /// A flush, with the number of I/Os that had completed when it was sent
+    /// ([`Log::completed_so_far`]).
     Fua(Logged),
     /// A flush that was sent when so many others had completed ([`Log::completed_so_far`]).
     Flush(u64),
@@ -77,34 +78,34 @@ pub(crate) enum Completed {
 
 /// A write to the log device.
 pub struct LogWrite {
-    /// Where: sectors of 512 bytes.
+    /// The place, in sectors of 512 bytes.
     pub sector: u64,
-    /// The data: whole blocks of the logged device.
+    /// The data, in whole blocks of the logged device.
     pub data: IoBuf,
 }
 
 /// The next step of the owner of a carrier ([`super::WriteLog::step`]).
 pub enum LogStep {
-    /// Write these, in any order, and come back when all have ended.
+    /// Write these in any order, and call again when all have ended.
     Write(Vec<LogWrite>),
-    /// Come back when told so.
+    /// Call again when the doorbell rings.
     Wait,
-    /// It is over.
+    /// The carrier is done.
     Done,
 }
 
-/// Entries on their way into the log, in the hands of the context that writes them.
+/// Entries on their way into the log, owned by the context that writes them.
 pub struct LogCarrier {
     phase: Phase,
     batch: u64,
-    /// Entries of the log up to the last one carried.
+    /// The number of log entries up to the last carried one.
     end: u64,
     writes: Vec<LogWrite>,
     failed: bool,
 }
 
 impl LogCarrier {
-    /// A write that [`LogStep::Write`] asked for has failed.
+    /// Note that a write of [`LogStep::Write`] has failed.
     pub fn fail(&mut self) {
         self.failed = true;
     }
@@ -112,13 +113,13 @@ impl LogCarrier {
 
 #[derive(Clone, Copy)]
 enum Phase {
-    /// Nothing was written.
+    /// The entries have places, but are not written.
     Placed,
     /// The entries are being written.
     Entries,
-    /// They are in place.
+    /// The entries are in place.
     InPlace,
-    /// A super block with so many entries is being written.
+    /// A super block with this number of entries is being written.
     Super(u64),
 }
 
@@ -138,10 +139,10 @@ struct State {
     /// The number of the first batch.
     first_batch: u64,
     in_place: u64,
-    /// The entries that the last super block counted; none before the first was written.
+    /// The number of entries in the last super block; `None` before the first was written.
     in_super: Option<u64>,
     super_under_way: bool,
-    /// Entries when the log was ended last, if it was.
+    /// The number of entries when the log was ended last; `None` if it never was.
     ended: Option<u64>,
     failed: bool,
     waiters: Vec<Arc<Message>>,
@@ -154,7 +155,7 @@ pub(crate) struct Log {
     sector_bytes: u32,
     /// Sectors of the log device.
     size: u64,
-    /// Nothing comes into the log any more: it is full, or has failed.
+    /// The log takes no more entries: it is full, or has failed.
     is_off: AtomicBool,
     /// `entries` and `next`, for the status.
     entries: AtomicU64,
@@ -162,7 +163,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// An empty log in blocks of `sector_bytes` bytes, on a device of `size` sectors.
+    /// An empty log with sectors of `sector_bytes` bytes, on a device of `size` sectors.
     pub(crate) fn new(sector_bytes: u32, size: u64) -> Self {
         let next = u64::from(sector_bytes) / SECTOR_SIZE;
         let state = State {
@@ -198,7 +199,7 @@ impl Log {
         self.sector_bytes
     }
 
-    /// As `dmsetup status` says it.
+    /// The words of `dmsetup status`.
     pub(crate) fn status(&self) -> String {
         let off = if self.is_off() { " logging_disabled" } else { "" };
         format!(" {} {}{off}", self.entries.load(Relaxed), self.next.load(Relaxed) - 1)
@@ -208,12 +209,12 @@ impl Log {
         self.state.lock(locks)
     }
 
-    /// The number of I/Os that have completed so far, and so are before a flush that is sent now.
+    /// The number of I/Os that have completed, which a flush that is sent now covers.
     pub(crate) fn completed_so_far(&self, locks: &LockCounters) -> u64 {
         self.lock(locks).completed
     }
 
-    /// Take a completed I/O. The result has the entries to write now, if there are any.
+    /// Take a completed I/O. Returns the entries that must be written now, if there are any.
     pub(crate) fn take(&self, what: Completed, locks: &LockCounters) -> Option<LogCarrier> {
         if self.is_off() {
             return None;
@@ -225,7 +226,7 @@ impl Log {
                 let number = if state.is_over_bound() { usize::MAX } else { 0 };
                 (number, None)
             }
-            // An older write to the same sectors must not come after it.
+            // An older write to the same sectors must not be placed behind this one.
             Completed::Fua(logged) => {
                 let older = state.unflushed.iter().any(|old| old.entry.overlaps(&logged.entry));
                 (if older { usize::MAX } else { 0 }, Some(logged))
@@ -238,14 +239,14 @@ impl Log {
         self.place(state, number, last)
     }
 
-    /// Put a mark behind all that was placed. `None` if nothing is logged any more.
+    /// Place a mark behind all placed entries. `None` if the log takes no more entries.
     pub(crate) fn mark(&self, text: &str, locks: &LockCounters) -> Option<LogCarrier> {
         let state = self.lock(locks);
         self.place(state, 0, Some(Logged::mark(text)))
     }
 
-    /// Put all that is unflushed into the log, and the mark that ends it; nothing if that was done
-    /// and nothing came since.
+    /// Place all unflushed entries, and the mark that ends the log. `None` if the log is ended and
+    /// nothing came since.
     pub(crate) fn end(&self, locks: &LockCounters) -> Option<LogCarrier> {
         let state = self.lock(locks);
         if state.ended == Some(state.entries) && state.unflushed.is_empty() {
@@ -256,7 +257,7 @@ impl Log {
         Some(carrier)
     }
 
-    /// Place the first `number` of what is unflushed, and `last`.
+    /// Place the first `number` unflushed entries, then `last`.
     fn place(
         &self,
         mut state: Guard<'_, State>,
@@ -290,7 +291,7 @@ impl Log {
         Some(LogCarrier { phase: Phase::Placed, batch, end, writes, failed })
     }
 
-    /// Where an entry has its place; without one the log takes no more.
+    /// The place of an entry. If there is no room, the log takes no more entries.
     fn room(&self, state: &mut State, logged: &Logged) -> Option<u64> {
         if self.is_off() {
             return None;
@@ -320,7 +321,7 @@ impl Log {
         Some(writes)
     }
 
-    /// Nothing comes into the log any more.
+    /// Take no more entries.
     fn stop(&self, state: &mut State) {
         self.is_off.store(true, Relaxed);
         state.unflushed = VecDeque::new();
@@ -333,13 +334,13 @@ impl Log {
         wakes.append(&mut state.waiters);
     }
 
-    /// Nothing is written any more, whatever is under way. `wakes` are then to be sent.
+    /// Write nothing any more, whatever is under way. The caller must then send `wakes`.
     pub(crate) fn give_up(&self, locks: &LockCounters, wakes: &mut Vec<Arc<Message>>) {
         self.fail(&mut self.lock(locks), wakes);
     }
 
-    /// The next step of `carrier`. Called once when it was made, and each time when its writes
-    /// have ended or its `doorbell` rang, which it waits for. `wakes` are then to be sent.
+    /// The next step of `carrier`. The owner calls this for a new carrier, and again when the
+    /// carrier's writes have ended or its `doorbell` rings. The owner must then send `wakes`.
     pub(crate) fn step(
         &self,
         carrier: &mut LogCarrier,
@@ -386,7 +387,7 @@ impl Log {
     fn write_super(&self, carrier: &mut LogCarrier) -> LogStep {
         let Phase::Super(entries) = carrier.phase else { return LogStep::Done };
         let Some(mut data) = IoBuf::try_zeroed(self.sector_bytes as usize) else {
-            // As if the write of it had failed, which it would.
+            // This counts as a failed write of the super block.
             carrier.failed = true;
             return LogStep::Write(Vec::new());
         };
@@ -406,13 +407,13 @@ impl State {
         self.unflushed_bytes > UNFLUSHED_BYTES_MAX || self.unflushed.len() > UNFLUSHED_MAX
     }
 
-    /// The number of unflushed entries with a number up to `until`.
+    /// The number of unflushed entries whose own number is at most `until`.
     fn number_until(&self, until: u64) -> usize {
         let before = self.completed - self.unflushed.len() as u64;
         until.saturating_sub(before) as usize
     }
 
-    /// All entries of a batch were written.
+    /// Note that all entries of a batch were written.
     fn finish_batch(&mut self, batch: u64) {
         self.batches[(batch - self.first_batch) as usize].is_in_place = true;
         while let Some(first) = self.batches.pop_front_if(|batch| batch.is_in_place) {

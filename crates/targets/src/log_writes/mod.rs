@@ -1,9 +1,9 @@
-//! `log-writes`: the sectors of a device, all of whose writes are also written to a log on another,
-//! so that what the device held at each moment can be had again (`dm-log-writes`).
+//! `log-writes`: a device whose writes are also written to a log on another device, so that every
+//! state of the device can be restored (`dm-log-writes`).
 //!
-//! A write goes into the log when it is known to be durable: FUA writes when they complete, others
-//! when a flush has that was sent after they completed. So the log up to a flush is the least that
-//! a device may hold after the power failed there; `log.rs` says how the order comes about.
+//! A write goes into the log when it is known to be durable: a FUA write when it completes, another
+//! write when a flush completes that was sent after it. So the log up to a flush is the least that
+//! the device holds after a power failure at that time. `log.rs` describes the order.
 //!
 //! Source: `Documentation/admin-guide/device-mapper/log-writes.rst`.
 
@@ -21,15 +21,15 @@ use std::sync::Arc;
 /// The arguments of `log-writes` in a line of a table.
 #[derive(Clone)]
 pub struct LogWritesSpec {
-    /// Where the segment's first sector is: the same sector of a device, because the kernel's
-    /// target has no offset.
+    /// The place of the segment's first sector. It must be the same sector of the device, because
+    /// the kernel's target has no offset.
     pub area: Area,
     /// The device that holds the log, from its first sector on.
     pub log: Area,
 }
 
 impl LogWritesSpec {
-    /// The fault of a segment that begins with sector `start`, if it has one.
+    /// The fault of a segment that begins at sector `start`, if it has one.
     pub(crate) fn check(&self, start: u64) -> Result<(), String> {
         let (device, log) = (self.area.device.info(), self.log.device.info());
         if self.area.sector != start || self.log.sector != 0 {
@@ -56,9 +56,9 @@ impl LogWritesSpec {
         }
     }
 
-    /// The limits of a segment: those of the device, which the log does not share. Flushes always
-    /// mean something, because the log is about them; zeroes are written, because a log of version
-    /// 1 has nothing else for them.
+    /// The limits of a segment: those of the device, without those of the log. Flushes always have
+    /// an effect, because the log needs them. Zeroes are written as data, because a log of version
+    /// 1 has no other way to record them.
     pub(crate) fn limits(&self) -> Limits {
         let below = Limits::STACKING.stack(self.area.device.info().limits);
         let limits = Limits { write_cache: true, fua: true, max_write_zeroes_bytes: 0, ..below };
@@ -76,7 +76,7 @@ impl LogWritesSpec {
     }
 }
 
-/// A log that a table writes, for its users: they add marks to it and end it. Cheap to clone.
+/// A log that a table writes, for users that add marks to it and end it. Clones are cheap.
 #[derive(Clone)]
 pub struct WriteLog {
     pub(crate) log: Arc<Log>,
@@ -89,29 +89,29 @@ impl WriteLog {
         &self.device
     }
 
-    /// Most bytes of a mark's text.
+    /// The most bytes of a mark's text.
     pub fn text_bytes_max(&self) -> usize {
-        // With a zero behind it, as the kernel's readers expect.
+        // A zero follows the text, because the kernel's readers expect it.
         self.log.sector_bytes() as usize - LOG_HEADER_BYTES - 1
     }
 
-    /// Put a mark into the log, behind all writes that are known to be durable; the caller carries
-    /// it there. `None` if nothing is logged any more, or the text is too long. Any thread.
+    /// Place a mark behind all writes that are known to be durable; the caller then carries it.
+    /// `None` if the log takes no more entries, or the text is too long. Any thread.
     pub fn mark(&self, text: &str, locks: &LockCounters) -> Option<LogCarrier> {
         let fits = text.len() <= self.text_bytes_max();
         fits.then(|| self.log.mark(text, locks)).flatten()
     }
 
-    /// Put what is not known to be durable into the log, and the mark that ends it; the caller
-    /// carries that there. `None` if there is nothing to be done. To be called while the volume is
-    /// quiet; any thread.
+    /// Place the writes that are not known to be durable, and the mark that ends the log; the
+    /// caller then carries both. `None` if there is nothing to do. Call this while the volume is
+    /// quiesced; any thread.
     pub fn end(&self, locks: &LockCounters) -> Option<LogCarrier> {
         self.log.end(locks)
     }
 
-    /// The next step of `carrier`: called once for a new one, then whenever its writes to
-    /// [`WriteLog::device`] have ended, and now and then while it waits. `wakes` are then to be
-    /// sent.
+    /// The next step of `carrier`. Call this for a new carrier, then whenever its writes to
+    /// [`WriteLog::device`] have ended, and from time to time while it waits. The caller must then
+    /// send `wakes`.
     pub fn step(
         &self,
         carrier: &mut LogCarrier,
@@ -121,7 +121,8 @@ impl WriteLog {
         self.log.step(carrier, None, locks, wakes)
     }
 
-    /// Log nothing any more: a carrier's writes do not end. `wakes` are then to be sent.
+    /// Log nothing any more, because a carrier's writes do not end. The caller must then send
+    /// `wakes`.
     pub fn give_up(&self, locks: &LockCounters, wakes: &mut Vec<Arc<Message>>) {
         self.log.give_up(locks, wakes);
     }
@@ -135,7 +136,7 @@ pub(crate) struct LogWrites {
 }
 
 impl LogWrites {
-    /// The segment whose device and log are the members of those numbers.
+    /// The segment whose device and log are members `member` and `log_member`.
     pub(crate) fn new(spec: &LogWritesSpec, member: u32, log_member: u32) -> Self {
         let block = spec.area.device.info().limits.logical_block_size;
         let log = Arc::new(Log::new(block, spec.log_sectors()));

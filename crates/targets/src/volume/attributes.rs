@@ -1,8 +1,8 @@
 //! The attributes of a volume: a row for each, with its name, its getter and its setter.
 //!
 //! Invariants:
-//! * A name stands in one row. Names that have none are those of any device.
-//! * A refused value has changed nothing.
+//! * A name stands in exactly one row. All other names are attributes that every device has.
+//! * A refused value leaves everything unchanged.
 
 use super::Volume;
 use crate::shared::{IO_POLL, Live};
@@ -13,9 +13,9 @@ use drystone_core::{Device, Error, Result};
 /// An attribute of a volume.
 struct Attribute {
     name: &'static str,
-    /// `None` of a volume that has no such attribute.
+    /// The value; `None` for a volume without this attribute.
     get: fn(&Volume, &Live) -> Option<String>,
-    /// Sets it, by its name and a value; `None` of an attribute that is only shown.
+    /// Sets a value; `None` for an attribute that is only shown.
     set: Option<Setter>,
 }
 
