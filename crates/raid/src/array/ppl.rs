@@ -1,5 +1,6 @@
 //! Partial parity logs at the start of an array (`ppl_load`). If the array was not stopped cleanly,
 //! the parity that they log is corrected. Then the logs are emptied.
+//!
 //! Invariants:
 //! * Nothing is written before all logs are read. Blocks of parity are written first, then empty
 //!   headers, then the superblocks. A crash between two of these steps is as harmless as one before

@@ -51,7 +51,7 @@ pub struct CreateOptions {
     pub set_uuid: Uuid,
     /// Now, in seconds since 1970.
     pub ctime: u64,
-    /// Parity is right already, or does not matter yet.
+    /// Parity is right already, or need not be.
     pub assume_clean: bool,
     /// Start a complete RAID-4 or RAID-5 as dirty, instead of rebuilding its last member.
     pub force: bool,

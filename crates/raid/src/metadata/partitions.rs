@@ -14,7 +14,7 @@ const ENTRY_BYTES: u64 = 128;
 /// A part of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Partition {
-    /// As in the names of its device: from 1 on.
+    /// The number, from 1 on, as in the partition's device name.
     pub number: u64,
     /// Its first sector.
     pub start: u64,

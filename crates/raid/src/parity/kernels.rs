@@ -18,9 +18,9 @@ pub(super) struct Kernels {
     pub(super) xor: unsafe fn(dst: &mut [u8], keep: bool, sources: &[&[u8]]),
     /// Computes P and Q of sources with falling powers.
     pub(super) pq: unsafe fn(p: &mut [u8], q: &mut [u8], sources: &[Source<'_>]),
-    /// Adds the coefficient times the source to `dst`.
+    /// Adds the source, multiplied by the coefficient, to `dst`.
     pub(super) mul: unsafe fn(dst: &mut [u8], coefficient: u8, source: &[u8]),
-    /// Multiplies `dst` with the coefficient.
+    /// Multiplies `dst` by the coefficient.
     pub(super) scale: unsafe fn(dst: &mut [u8], coefficient: u8),
     /// Replaces `p` by the sum of `p` and `q` times their coefficients, and `q` by that sum plus
     /// the former `p`.

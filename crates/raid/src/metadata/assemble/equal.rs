@@ -7,13 +7,12 @@
 //! leaves superblocks with equal events that disagree on:
 //! - the array being clean or dirty: the lowest `resync_offset` is taken;
 //! - a device being failed or a member: it counts as failed.
-//! - a device that has failed by one and is a member by another: it has failed.
+//!
 //! No crash leaves any other difference. The array is refused if geometry or number of members
 //! differ ([`super::shape`]), if a device has two roles, or if only some members have partial
 //! parity logs: nothing tells which superblock is right. A journal, a reshape, a cluster and the
 //! error flag of a Synology NAS count if any superblock has them: they only keep the array from
 //! being written or started. A bitmap counts too, and is then kept up to date.
-//! bitmap, which is then kept.
 
 use super::candidate::{Candidate, superblock};
 use crate::metadata::superblock::{DevRole, Features, Superblock};
