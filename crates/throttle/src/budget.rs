@@ -1,27 +1,27 @@
 //! One limit without a lock: the generic cell rate algorithm (GCRA, ITU-T I.371) as virtual
 //! scheduling.
 //!
-//! The state is the *theoretical arrival time* (`tat`): the time at which all charges would have
-//! passed at the limit. It may run ahead of the clock by [`BURST_NS`], no further. A context that
-//! passes much takes a **lease** with a charge: more than it needs now, charged at once and spent
-//! later without touching anything shared ([`crate::credit`]).
+//! The state is the *theoretical arrival time* (`tat`): the time at which the limit would have let
+//! all charges pass. It may run ahead of the clock by [`BURST_NS`], no further. A context with much
+//! I/O takes a **lease** with a charge: an amount beyond its present need, charged at once and
+//! spent later without a write to shared memory ([`crate::credit`]).
 //!
 //! Invariants:
-//! * An I/O passes when it is paid but for the burst, so after its charge `tat` is at most the
-//!   clock and the burst. An I/O that costs more than the burst is paid while it waits.
-//! * While I/Os wait the clock may run ahead of `tat`. An I/O may pass late because of limits
+//! * An I/O passes when its cost, less the burst, is paid. So after its charge `tat` is at most the
+//!   burst ahead of the clock. An I/O that costs more than the burst is paid while it waits.
+//! * While I/Os wait, the clock may run ahead of `tat`. An I/O may pass late because of limits
 //!   above, or because a channel polled late; it loses no time by that, up to a slice. So a large
-//!   I/O finds paid what small ones left. But the clock runs ahead by no more than the cost of the
-//!   largest I/O and the rest of the slice.
-//! * `leased` is at least what contexts have leased and not spent, and at most what passes in
-//!   [`LEASE_NS`]. A lease has no end; it is counted until its context takes the next or gives it
-//!   back.
-//! * So in any time T at most `limit * (T + SLICE)` and one I/O pass: what passes was charged
-//!   within T, or lay in a lease before it.
-//! * A change of the limit converts what is owed; nothing is forgiven.
+//!   I/O can use the time that small ones left unused. But the clock runs ahead by no more than the
+//!   cost of the largest I/O and the rest of the slice.
+//! * `leased` is at least the amount that contexts have leased and not spent, and at most the
+//!   amount that passes in [`LEASE_NS`]. A lease has no end time; it counts until its context takes
+//!   the next one or gives it back.
+//! * So in any time T at most `limit * (T + SLICE)` plus one I/O passes: all I/O that passes was
+//!   charged within T, or was paid by a lease from before.
+//! * A change of the limit converts the debt to the new limit; no debt is forgiven.
 //!
-//! Memory order: all values are read and changed by read-modify-write of one word each; nothing
-//! else is published through them.
+//! Memory order: every change of a value is a read-modify-write of one word. No other data is
+//! published through these values.
 
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -32,33 +32,33 @@ pub(crate) type Ticks = u64;
 const TICKS_A_NS: u64 = 16;
 const TICKS_A_SECOND: u128 = 1_000_000_000 * TICKS_A_NS as u128;
 
-/// The time by which charges may run ahead of the clock.
+/// The time by which `tat` may run ahead of the clock.
 pub(crate) const BURST_NS: Ns = 50_000_000;
-/// The most that contexts may have leased, together.
+/// The most that all contexts together may have leased.
 pub(crate) const LEASE_NS: Ns = 30_000_000;
-/// The slice: what may pass beyond limit times time.
+/// The slice: the time whose amount may pass in addition to limit times time.
 pub const SLICE_NS: Ns = BURST_NS + LEASE_NS;
 
 pub(crate) const BURST: Ticks = ticks_of(BURST_NS);
-/// The delay with which a waiting I/O may pass without losing time by it, beyond the burst.
+/// The delay by which a waiting I/O may pass late without losing time, in addition to the burst.
 const LATE: Ticks = ticks_of(SLICE_NS) - BURST;
 
-/// The highest cost of one I/O: nine years.
+/// The highest cost of one I/O, which is nine years.
 const COST_MAX: u128 = 1 << 62;
 
-/// The amount that a context may spend where nothing limits it, until it asks again.
+/// The amount that a context may spend without a limit before it asks again.
 pub(crate) const UNLIMITED: u64 = 1 << 62;
 
 pub(crate) const fn ticks_of(ns: Ns) -> Ticks {
     ns.saturating_mul(TICKS_A_NS)
 }
 
-/// The first nanosecond not before `at`.
+/// `at` in nanoseconds, rounded up.
 pub(crate) const fn ns_of(at: Ticks) -> Ns {
     at.div_ceil(TICKS_A_NS)
 }
 
-/// The cost of `amount` units: how long they take at `rate`, rounded up.
+/// The cost of `amount` units: the time that they take at `rate`, rounded up.
 pub(crate) fn cost_ticks(amount: u64, rate: u64) -> Ticks {
     let exact = (u128::from(amount) * TICKS_A_SECOND).div_ceil(u128::from(rate));
     exact.min(COST_MAX) as Ticks
@@ -76,9 +76,10 @@ pub(crate) struct Budget {
     rate: AtomicU64,
     tat: AtomicU64,
     leased: AtomicU64,
-    /// Since when bios have been waiting here; 0 if none do. Written with the lane's turn.
+    /// The time since which bios have been waiting here; 0 if none wait. Written only with the
+    /// lane's turn.
     since: AtomicU64,
-    /// The largest I/O that has waited to pass since then, in units. The same.
+    /// The largest I/O, in units, that has waited since then. Written only with the lane's turn.
     largest: AtomicU64,
 }
 
@@ -89,8 +90,8 @@ impl Budget {
         Some(self.rate.load(Acquire)).filter(|rate| *rate > 0)
     }
 
-    /// Charge `least` units at `now`, if they may pass, and a lease with them. The lease; nothing
-    /// if they may not pass.
+    /// Charge `least` units at `now` if they may pass, and a lease with them. Returns the lease;
+    /// `None` if the units may not pass.
     pub(crate) fn take(&self, now: Ticks, least: u64) -> Option<u64> {
         loop {
             let Some(rate) = self.rate() else { return Some(UNLIMITED) };
@@ -105,7 +106,7 @@ impl Budget {
             if self.tat.compare_exchange(tat, next, AcqRel, Relaxed).is_err() {
                 self.unlease(lease);
             } else if self.rate.load(Acquire) != rate {
-                // Charged by a limit that is no more.
+                // The charge followed a limit that has changed meanwhile.
                 self.unlease(lease);
                 self.lower(next - base);
             } else {
@@ -114,8 +115,8 @@ impl Budget {
         }
     }
 
-    /// Lease so much that there is as much left of `room`, and for others; nothing if that would be
-    /// too little to spare anything.
+    /// Lease half of `room` and at most half of what is left for all contexts. Returns 0 if that
+    /// would be too little to be of use.
     fn lease(&self, rate: u64, room: Ticks, least: u64) -> u64 {
         let wanted = amount(room / 2, rate);
         if wanted < least.saturating_mul(2) {
@@ -151,17 +152,17 @@ impl Budget {
         }
     }
 
-    /// Give back `unspent` units that were charged. `lease` of a lease are over with them.
+    /// Give back `unspent` units that were charged, and end `lease` units of a lease.
     pub(crate) fn give_back(&self, unspent: u64, lease: u64) {
         self.unlease(lease);
         if let Some(rate) = self.rate() {
-            // Rounded down: what was spent stays paid.
+            // The time is rounded down, so that spent units stay paid.
             let exact = u128::from(unspent) * TICKS_A_SECOND / u128::from(rate);
             self.lower(exact.min(COST_MAX) as Ticks);
         }
     }
 
-    /// Bios wait here from `now` on, unless they did before.
+    /// Note that bios wait here from `now` on, unless others waited already.
     pub(crate) fn begin_waiting(&self, now: Ticks) {
         if self.since.load(Relaxed) == 0 {
             self.since.store(now, Relaxed);
@@ -173,7 +174,7 @@ impl Budget {
         self.largest.store(0, Relaxed);
     }
 
-    /// When `units` that wait may pass, if nothing else passes before. With the turn.
+    /// The time at which `units` that wait may pass if nothing else passes before. With the turn.
     pub(crate) fn when(&self, units: u64) -> Ticks {
         let Some(rate) = self.rate() else { return 0 };
         self.largest.store(self.largest.load(Relaxed).max(units), Relaxed);
@@ -189,8 +190,8 @@ impl Budget {
         change(&self.tat, |tat| tat.max(base).saturating_add(cost_ticks(units, rate)));
     }
 
-    /// Change the limit at `now`. Debts stay, at the new limit; a limit that comes or goes begins
-    /// with nothing owed. With the turn, or while no bios wait here.
+    /// Change the limit at `now`. A debt is converted to the new limit; if a limit is added or
+    /// removed, there is no debt. With the turn, or while no bios wait here.
     pub(crate) fn set_rate(&self, now: Ticks, rate: Option<u64>) {
         let before = self.rate();
         self.rate.store(rate.unwrap_or(0), Release);
@@ -211,7 +212,8 @@ fn change(cell: &AtomicU64, mut to: impl FnMut(u64) -> u64) {
     }
 }
 
-/// The time `at`, moved so that the time from `now` to it costs the same amount at another limit.
+/// Move the time `at` so that the time between `now` and it is worth the same amount at another
+/// limit.
 fn rescaled(at: Ticks, now: Ticks, before: u64, rate: u64) -> Ticks {
     let scale = |time: Ticks| {
         let scaled = (u128::from(time) * u128::from(before)).div_ceil(u128::from(rate));

@@ -2,11 +2,11 @@
 //! [`visited`].
 //!
 //! Invariants:
-//! * A group's bios of a direction pass in the order in which they came: while one waits, later
-//!   ones do, too.
+//! * A group's bios of one direction pass in their order of arrival: while one waits, later ones
+//!   wait too.
 //! * The context expects a message for each bio that waits
 //!   ([`drystone_core::Env::expected_remote`]).
-//! * The way of a bio that finds credit of its group touches no line that another context writes.
+//! * A bio that finds credit of its group touches no cache line that another context writes.
 
 mod entries;
 #[cfg(all(test, not(loom)))]
@@ -29,7 +29,7 @@ use drystone_core::{Bio, BioFlags, BioList, Channel, ChannelId, Env, Op, Status,
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Longer bios are admitted one by one, so that sums of others do not overflow.
+/// Longer bios are admitted one by one, so that sums of bytes do not overflow.
 const LENGTH_MAX: u64 = 1 << 40;
 
 /// See the module's text.
@@ -37,13 +37,13 @@ pub struct GroupChannel {
     device: Arc<DeviceThrottle>,
     port: Arc<Port>,
     rules: Subscription<Rules>,
-    /// There is no group but the root.
+    /// The root is the only group.
     is_plain: bool,
     entries: Entries,
     visited: Visited,
-    /// Bios that wait.
+    /// The number of bios that wait.
     waiting: usize,
-    /// The context's locks, for when the channel goes.
+    /// The context's lock counters, for when the channel is dropped.
     locks: Arc<drystone_core::sync::LockCounters>,
 }
 
@@ -80,11 +80,12 @@ impl GroupChannel {
         self.run_given(env, &given);
     }
 
-    /// Bios in these lanes may go earlier, because credit went back: by much, if the limit has
-    /// become much less.
+    /// Run these lanes: their bios may go earlier because credit was given back, much earlier if
+    /// the limit has become much lower.
     fn run_given(&self, env: &mut Env, lanes: &[Arc<Lane>]) {
         let now = env.time.submit_time();
-        // Not as a channel whose bios wait: our doorbell rings for ours, too.
+        // The dispatcher runs as no channel, so that the doorbell rings for this channel's own bios
+        // too.
         let mut dispatcher = Dispatcher::new(
             self.device.shared(),
             (self.rules.epoch(), &self.rules),
@@ -96,8 +97,8 @@ impl GroupChannel {
         tell(env, dispatcher);
     }
 
-    /// True if all of `bios` belong together and may go as they are, paid and counted: the way of
-    /// most.
+    /// True if all of `bios` are alike and may go as they are; they are paid and counted then. This
+    /// is the fast path.
     #[inline]
     fn all_pass(&mut self, device: &impl Channel, bios: &BioList) -> bool {
         let Some(first) = bios.front() else { return true };
@@ -119,7 +120,7 @@ impl GroupChannel {
         passes
     }
 
-    /// The bios at the beginning of `bios` that may go as they are.
+    /// Take the first of `bios` that may go as they are.
     #[inline]
     fn pass(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
         let mut pass = self.run(device, bios);
@@ -133,8 +134,7 @@ impl GroupChannel {
         pass
     }
 
-    /// Of these, those that belong together: of one group and doing the same, paid and counted at
-    /// once.
+    /// Take the first bios of one group and operation that may go, paid and counted at once.
     #[inline(always)]
     fn run(&mut self, device: &impl Channel, bios: &mut BioList) -> BioList {
         let Some(first) = bios.front() else { return BioList::new() };
@@ -167,8 +167,8 @@ impl GroupChannel {
         run
     }
 
-    /// Admit one bio, by credit or at the limits: cut to the device's size first, whose rest goes
-    /// to the head of `bios`. `None` if it waits or has ended.
+    /// Admit one bio, by credit or at the limits. The bio is first cut to the size that the device
+    /// takes; the rest goes to the head of `bios`. `None` if the bio waits or has ended.
     #[inline(never)]
     fn admit_one(
         &mut self,
@@ -178,7 +178,7 @@ impl GroupChannel {
         bios: &mut BioList,
     ) -> Option<Box<Bio>> {
         let entry = self.entries.find_or_make(GroupId::of(&bio), &self.rules, &self.device);
-        // `None` of a group that is no more.
+        // The group may have been removed.
         let Some(entry) = entry else { return Some(bio) };
         let bio = cut(env, device, bio, bios);
         let now = env.time.submit_time();
@@ -208,7 +208,7 @@ impl GroupChannel {
         self.visited.add_new(&lane);
     }
 
-    /// Run lanes by `run`. The bios that may go come to `pass`.
+    /// Run lanes by `run`. Bios that may go are added to `pass`.
     fn run_lanes(
         &mut self,
         env: &mut Env,
@@ -255,8 +255,8 @@ fn tell(env: &mut Env, dispatcher: Dispatcher<'_>) {
     }
 }
 
-/// The part of `bio` that the device takes at once; what is left goes to the head of `rest`. A bio
-/// that the device will refuse stays as it is.
+/// Cut `bio` to the part that the device takes at once; the rest goes to the head of `rest`. A bio
+/// that the device will refuse is not cut.
 fn cut(env: &mut Env, device: &impl Channel, bio: Box<Bio>, rest: &mut BioList) -> Box<Bio> {
     let bytes = device.first_part(&bio);
     if bytes == 0 || bytes >= bio.bytes || bio.flags.contains(BioFlags::NOWAIT) {
@@ -267,7 +267,7 @@ fn cut(env: &mut Env, device: &impl Channel, bio: Box<Bio>, rest: &mut BioList) 
     front
 }
 
-/// Groups as cgroup v2 has them: the product's own.
+/// Groups as in cgroup v2, the throttle of the product.
 impl Throttle for DeviceThrottle {
     type Channel = GroupChannel;
 
@@ -287,7 +287,7 @@ impl ThrottleChannel for GroupChannel {
         if self.is_plain {
             return;
         }
-        // By these they are measured and cut here.
+        // The device's limits decide how bios are measured and cut here.
         device.follow_limits(env);
         if self.waiting > 0 {
             return self.admit_behind(env, device, bios);
@@ -325,7 +325,8 @@ impl ThrottleChannel for GroupChannel {
         if self.waiting == 0 {
             return;
         }
-        // A thread that moves bios to a lane that is not known here yet finds this there.
+        // A thread may be moving bios to a lane that this channel does not know yet. It checks this
+        // flag there.
         self.port.set_gone();
         self.follow_rules(env);
         let now = env.time.submit_time();
@@ -339,7 +340,7 @@ impl ThrottleChannel for GroupChannel {
         let now = env.time.submit_time();
         self.take_out(env, now, range);
         while !self.rules.is_current(self.device.shared().published_rules()) {
-            // Some may have moved to lanes that were not known here.
+            // Some bios may have moved to lanes that this channel does not know yet.
             self.refresh(env);
             self.take_out(env, now, range);
         }
@@ -354,7 +355,7 @@ impl ThrottleChannel for GroupChannel {
 }
 
 impl GroupChannel {
-    /// End the bios that wait in the lanes known here and have `user_data` in `range`.
+    /// End the bios that wait in lanes known to the channel and have `user_data` in `range`.
     fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
         let me = self.port.index();
         let mut dispatcher = Dispatcher::new(
@@ -375,7 +376,7 @@ impl GroupChannel {
         }
     }
 
-    /// Some wait: what may go by now goes first.
+    /// Admit bios while others wait: the waiting bios that may go by now go first.
     #[inline(never)]
     fn admit_behind(&mut self, env: &mut Env, device: &impl Channel, bios: &mut BioList) {
         let mut pass = BioList::new();

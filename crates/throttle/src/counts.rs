@@ -1,13 +1,13 @@
-//! Counts of what groups did: each context counts for itself, and a reader sums.
+//! Counts of the I/O of groups: each context counts for itself, and a reader sums.
 //!
 //! Invariants:
-//! * A [`GroupCounts`] has one writer at a time, the owner of its channel; nothing of it is
-//!   read-modify-write, and no other thread writes to it. It stands on cache lines of its own.
-//! * Counts of a channel stay when it is gone.
-//! * A reset writes nothing that a writer writes: it notes the sums of the moment, and only what
-//!   comes later is shown. So it needs no lock against writers and loses no update made after it.
-//!   (The series of 2011 that this follows zeroed the writers' counters and let updates be lost:
-//!   "blk-cgroup: Make cgroup stat reset path blkg->lock free for dispatch stats", Vivek Goyal.)
+//! * A [`GroupCounts`] has one writer at a time, the owner of its channel. No other thread writes
+//!   to it, so no update is a read-modify-write. It has cache lines of its own.
+//! * The counts of a channel stay when the channel is dropped.
+//! * A reset does not write the writers' counts: it stores the present sums, and a reader shows the
+//!   difference. So the reset needs no lock against writers and loses no later update. (The patches
+//!   of 2011 that this follows zeroed the writers' counters, and could lose updates: "blk-cgroup:
+//!   Make cgroup stat reset path blkg->lock free for dispatch stats", Vivek Goyal.)
 
 use crate::limits::IoStat;
 #[cfg(any(test, target_pointer_width = "32"))]
@@ -17,9 +17,9 @@ use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::sync::between_polls;
 use std::sync::Arc;
 
-/// A number of 64 bits with one writer, which readers see whole.
+/// A 64-bit number with one writer, which readers never see torn.
 pub(crate) trait Count: Default {
-    /// Add to it; by its writer.
+    /// Add to it; only its writer calls this.
     fn add(&self, by: u64);
     fn get(&self) -> u64;
 }
@@ -35,11 +35,12 @@ impl Count for AtomicU64 {
     }
 }
 
-/// The same where a processor writes 32 bits at a time (Linux `u64_stats_sync`): two halves and a
-/// number that is odd while they are being written.
+/// The same for processors that write 32 bits at a time (Linux `u64_stats_sync`): two halves, and a
+/// sequence number that is odd while they are written.
 ///
-/// Memory order: a reader that sees a half of an update sees the odd number or a later one, because
-/// the halves are written after it (release fence) and read before it is read again (acquire
+/// Memory order: a reader that sees a half of an update also sees the odd number or a later one.
+/// The writer writes the halves after the number (release fence), and the reader reads them before
+/// it reads the number again (acquire fence).
 /// fence).
 #[cfg(any(test, target_pointer_width = "32"))]
 #[derive(Default)]
@@ -76,7 +77,7 @@ impl Count for Halves {
             if is_whole || drystone_core::mutated!("halves_sequence") {
                 return u64::from(high) << 32 | u64::from(low);
             }
-            // The writer is between two of its stores.
+            // The writer is between its two stores.
             between_polls(&mut tries);
         }
     }
@@ -95,7 +96,7 @@ pub(crate) struct GroupCounts {
 }
 
 impl GroupCounts {
-    /// I/Os of `bytes` passed; `at` says of what kind.
+    /// Count I/Os of `bytes` that passed; `at` is their kind.
     #[inline]
     pub(crate) fn passed(&self, at: usize, bytes: u64, ios: u64) {
         self.values[at].add(bytes);
@@ -111,7 +112,7 @@ impl GroupCounts {
 #[derive(Default)]
 pub(crate) struct Counted {
     channels: Vec<Arc<GroupCounts>>,
-    /// By channels that are gone.
+    /// The counts of dropped channels.
     retired: IoStat,
     /// The sums at the last reset.
     reset: IoStat,
@@ -124,7 +125,7 @@ impl Counted {
         counts
     }
 
-    /// A channel will not count any more.
+    /// Keep the counts of a channel that will not count any more.
     pub(crate) fn retire(&mut self, counts: &Arc<GroupCounts>) {
         self.retired += counts.get();
         self.channels.retain(|other| !Arc::ptr_eq(other, counts));
@@ -141,7 +142,7 @@ impl Counted {
         self.sum().since(&self.reset)
     }
 
-    /// Start the shown counts from zero. The result has those of until now.
+    /// Start the shown counts from zero. Returns the counts up to now.
     pub(crate) fn reset(&mut self) -> IoStat {
         let sum = self.sum();
         sum.since(&std::mem::replace(&mut self.reset, sum))

@@ -1,9 +1,9 @@
-//! Local credit: the bytes and I/Os that a context may pass for a group in a direction without
-//! touching anything shared.
+//! Local credit: the bytes and I/Os that a context may pass for a group and direction without a
+//! write to shared memory.
 //!
 //! Invariants:
-//! * Credit was charged before at every limit on the path, the same at each.
-//! * `leased` is how much of it was leased when it was filled, so at least as much as is left.
+//! * Credit was charged in advance at every limit on the path, the same amount at each.
+//! * `leased` is the leased amount at the time of the filling, so it is at least the rest.
 
 use crate::budget::{Budget, UNLIMITED, ticks_of};
 use crate::hierarchy::DEPTH_MAX;
@@ -12,7 +12,7 @@ use crate::rules::Path;
 use drystone_core::clock::Ns;
 use std::sync::Arc;
 
-/// Bytes and I/Os.
+/// A number of bytes and a number of I/Os.
 type Both = (u64, u64);
 
 /// See the module's text.
@@ -24,18 +24,19 @@ pub(crate) struct LocalCredit {
 }
 
 impl LocalCredit {
-    /// The credit of a group that nothing limits.
+    /// The credit of a group without limits.
     pub(crate) fn unlimited() -> Self {
         LocalCredit { bytes: UNLIMITED, ios: UNLIMITED, leased: (0, 0) }
     }
 
-    /// Nothing limits it.
+    /// The group has no limits.
     #[inline]
     pub(crate) fn is_unlimited(&self) -> bool {
         self.ios == UNLIMITED && self.bytes == UNLIMITED
     }
 
-    /// Spend the cost of an I/O of `bytes`, if there is as much. Unlimited credit stays unlimited.
+    /// Spend the cost of an I/O of `bytes`, if the credit suffices. Unlimited credit stays
+    /// unlimited.
     #[inline]
     pub(crate) fn try_spend(&mut self, bytes: u64) -> bool {
         self.try_spend_all(bytes, 1)
@@ -52,7 +53,7 @@ impl LocalCredit {
         enough
     }
 
-    /// Give back the credit that is left. False if there is none.
+    /// Give the rest of the credit back. False if there is none.
     pub(crate) fn give_back(&mut self, path: &Path) -> bool {
         let left = std::mem::take(self);
         for meter in path.meters() {
@@ -63,7 +64,7 @@ impl LocalCredit {
     }
 
     /// Pay for an I/O of `bytes` at every limit of `path`, if it may pass at `now`, and take a
-    /// lease with it. The credit is empty.
+    /// lease with it. The credit must be empty.
     pub(crate) fn fill(&mut self, path: &Path, now: Ns, bytes: u64) -> bool {
         let mut got = [(0, 0); DEPTH_MAX];
         for (at, meter) in path.meters().enumerate() {
@@ -89,7 +90,7 @@ impl LocalCredit {
     }
 }
 
-/// Pay at one meter, for both or for nothing.
+/// Pay at one meter, for bytes and I/Os, or for neither.
 fn take(meter: &Arc<Meter>, now: Ns, bytes: u64) -> Option<Both> {
     let now = ticks_of(now);
     let lease = meter.bps.take(now, bytes)?;
@@ -107,14 +108,14 @@ fn give_up(meter: &Meter, bytes: u64, lease: Both) {
     undo(&meter.iops, 1, lease.1);
 }
 
-/// Give back what was charged, and the lease with it.
+/// Give back a charge and its lease.
 fn undo(budget: &Budget, charged: u64, lease: u64) {
     if lease != UNLIMITED {
         budget.give_back(charged.saturating_add(lease), lease);
     }
 }
 
-/// Keep only `least` of a lease.
+/// Keep only `least` units of a lease.
 fn trim(budget: &Budget, lease: u64, least: u64) {
     if lease != UNLIMITED && lease > least {
         budget.give_back(lease - least, lease - least);

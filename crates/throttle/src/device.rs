@@ -1,10 +1,10 @@
-//! One device as groups see it: their limits there, what they did, and the channels.
+//! A device with its groups: their limits and counts on it, and its channels.
 //!
 //! Invariants:
-//! * A thread that changes limits or groups holds the lock of [`crate::Groups`], so one at a time
-//!   does.
+//! * A thread that changes limits or groups holds the lock of [`crate::Groups`], so there is one at
+//!   a time.
 //! * Contexts read the rules by their epoch. A lane whose structure changes is closed before the
-//!   new rules are published, and what waited there goes on by them after that.
+//!   new rules are published; after that its waiting bios go on by the new rules.
 //! * The meters of a group exist from its first limit on the device until the group is removed.
 
 use crate::budget::ticks_of;
@@ -32,7 +32,7 @@ struct Limited {
 #[derive(Default)]
 struct Control {
     limited: BTreeMap<GroupId, Limited>,
-    /// The device is over.
+    /// The device is closed.
     closed: bool,
 }
 
@@ -43,12 +43,12 @@ pub struct DeviceThrottle {
     shared: Shared,
     counted: Lock<BTreeMap<GroupId, Counted>>,
     control: Lock<Control>,
-    /// Count the lock of `counted`, and those of a thread that changes something.
+    /// These count the lock of `counted`, and the locks of a thread that changes limits or groups.
     counted_locks: Arc<LockCounters>,
     control_locks: Arc<LockCounters>,
 }
 
-/// A change of the paths of groups: new ones, and the lanes that they make obsolete.
+/// A change of groups' paths: the new rules, and the lanes that they replace.
 struct Rebuilt {
     rules: Rules,
     closed: Vec<Arc<Lane>>,
@@ -72,7 +72,7 @@ impl DeviceThrottle {
         &self.name
     }
 
-    /// Counts changes of groups and limits.
+    /// The count of changes of groups and limits.
     #[inline]
     pub fn epoch(&self) -> u64 {
         self.shared.epoch()
@@ -89,9 +89,9 @@ impl DeviceThrottle {
         self.counted().entry(group).or_default().for_channel()
     }
 
-    /// A channel does not count for `group` any more.
+    /// Keep the counts of a channel that does not count for `group` any more.
     pub(crate) fn retire(&self, group: GroupId, counts: &Arc<GroupCounts>) {
-        // Those of a group that was removed are gone already.
+        // The counts of a removed group are gone already.
         if let Some(counted) = self.counted().get_mut(&group) {
             counted.retire(counts);
         }
@@ -117,7 +117,7 @@ impl DeviceThrottle {
         self.control().limited.get(&group).map(|it| it.limits).unwrap_or_default()
     }
 
-    /// The device is over: there are no groups any more, and what waits goes.
+    /// Close the device: remove its groups, and let all waiting bios go.
     pub(crate) fn close(&self) {
         let mut control = self.control();
         control.closed = true;
@@ -143,7 +143,8 @@ impl DeviceThrottle {
         self.publish(rebuilt);
     }
 
-    /// True if there is a limit where there was none, or none any more.
+    /// Set the limits of one group. True if the group has got its first limit in a direction, or
+    /// has lost its last one.
     fn set_limit(&self, control: &mut Control, group: GroupId, limits: &Limits) -> bool {
         let entry = control.limited.entry(group).or_default();
         let before = std::mem::replace(&mut entry.limits, *limits);
@@ -173,7 +174,7 @@ impl DeviceThrottle {
         }
     }
 
-    /// There are new groups.
+    /// Add new groups.
     pub(crate) fn add_groups(&self, hierarchy: &Hierarchy, groups: &[GroupId]) {
         let control = self.control();
         if !control.closed {
@@ -182,7 +183,7 @@ impl DeviceThrottle {
         }
     }
 
-    /// Group `id`, without children, is no more: its bios go.
+    /// Remove group `id`, which has no children, and let its bios go.
     pub(crate) fn remove_group(&self, id: GroupId) {
         let mut control = self.control();
         let (epoch, before) = self.shared.rules(&self.control_locks);
@@ -205,7 +206,7 @@ impl DeviceThrottle {
         Dispatcher::new(&self.shared, (epoch, rules), &self.control_locks, now, None)
     }
 
-    /// Make new rules the rules, and let everybody go on by them.
+    /// Publish new rules, and have all waiting bios go on by them.
     fn publish(&self, rebuilt: Rebuilt) {
         rebuilt.closed.iter().for_each(|lane| lane.close(&self.control_locks));
         self.shared.set_rules(rebuilt.rules, &self.control_locks);
@@ -214,7 +215,7 @@ impl DeviceThrottle {
         if !drystone_core::mutated!("lane_parked") {
             rebuilt.closed.iter().for_each(|lane| dispatcher.run(lane));
         }
-        // A limit that was raised lets bios go at once.
+        // A raised limit may let bios go at once.
         rules.lanes().filter(|lane| lane.has_bios()).for_each(|lane| dispatcher.run(lane));
         tell(dispatcher);
         self.shared
@@ -223,7 +224,7 @@ impl DeviceThrottle {
             .for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
-    /// The paths of `groups`, and of all groups that share lanes with those that change.
+    /// New paths for `groups`, and for all groups that share lanes with them.
     fn rebuild(&self, control: &Control, tree: &Hierarchy, groups: BTreeSet<GroupId>) -> Rebuilt {
         let (_, before) = self.shared.rules(&self.control_locks);
         let mut build =
@@ -243,13 +244,13 @@ impl DeviceThrottle {
     }
 }
 
-/// Paths in the making.
+/// The construction of paths.
 struct Build<'a> {
     control: &'a Control,
     tree: &'a Hierarchy,
     before: &'a Rules,
     closed: Vec<Arc<Lane>>,
-    /// New lanes by top and direction.
+    /// New lanes, by topmost group and direction.
     lanes: BTreeMap<(GroupId, usize), Arc<Lane>>,
 }
 
@@ -266,7 +267,7 @@ impl Build<'_> {
         Some(steps.into())
     }
 
-    /// The lanes that `group` leaves because its way changes.
+    /// Note the lanes that `group` leaves because its path changes.
     fn note_closed(&mut self, group: GroupId) {
         for direction in Direction::ALL {
             let Some(before) = self.before.path(group, direction) else { continue };
@@ -276,7 +277,7 @@ impl Build<'_> {
         }
     }
 
-    /// The group's paths; nothing if it has none.
+    /// The group's paths; `None` if it has none.
     fn ruled(&mut self, group: GroupId) -> Option<Ruled> {
         let paths = Direction::ALL.map(|direction| {
             let steps = self.steps(group, direction)?;

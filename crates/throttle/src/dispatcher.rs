@@ -1,14 +1,14 @@
-//! The dispatcher: the thread that asks for turns at lanes (Linux: `throtl_select_dispatch`), with
-//! what it needs there and what it has to do afterwards.
+//! The dispatcher: a thread that enters the turns of lanes (Linux: `throtl_select_dispatch`), with
+//! its input and its remaining duties afterwards.
 //!
 //! Invariants:
 //! * A bio that may go is *granted*: it goes back to the channel that it came through
-//!   ([`crate::port::PortState::granted`]), which is told afterwards, unless it is the thread's
-//!   own.
-//! * A bio whose path leads elsewhere by the rules of now goes on to that lane, which is run later
-//!   in the same call.
-//! * The data path calls nothing but [`Dispatcher::run`] and [`Dispatcher::take_out`]; only the
-//!   latter waits for the turn.
+//!   ([`crate::port::PortState::granted`]). The dispatcher then rings that channel's doorbell,
+//!   unless the channel is the thread's own.
+//! * A bio whose path by the current rules leads to another lane is sent on to that lane, which
+//!   runs later in the same call.
+//! * The data path calls only [`Dispatcher::run`] and [`Dispatcher::take_out`]; of these, only
+//!   `take_out` waits for the turn.
 
 use crate::group::GroupId;
 use crate::lane::{Lane, Waiting};
@@ -24,20 +24,20 @@ use std::sync::Arc;
 /// See the module's text.
 pub(crate) struct Dispatcher<'a> {
     shared: &'a Shared,
-    /// The rules as the thread knows them, and their epoch; perhaps old ones.
+    /// The rules that the thread knows, and their epoch; they may be outdated.
     rules: &'a Rules,
     epoch: u64,
     locks: &'a LockCounters,
     now: Ns,
     /// The thread's own channel.
     me: Option<u32>,
-    /// Channels to be told that something is there for them.
+    /// Channels whose doorbell must ring.
     told: Vec<Arc<Port>>,
     /// Lanes to which bios were sent on.
     lanes: Vec<Arc<Lane>>,
     ports: Option<Arc<Ports>>,
     current: Option<Arc<Rules>>,
-    /// Bios that may go, all of one channel.
+    /// Granted bios, all of one channel.
     granted: BioList,
 }
 
@@ -72,12 +72,12 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// The time that the dispatcher goes by.
+    /// The time by which the dispatcher decides.
     pub(crate) fn now(&self) -> Ns {
         self.now
     }
 
-    /// Channels to be told that something is there for them.
+    /// The channels whose doorbell must ring.
     pub(crate) fn into_told(self) -> Vec<Arc<Port>> {
         self.told
     }
@@ -125,7 +125,7 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// Bios of channels that are gone leave.
+    /// Grant the bios of dropped channels.
     fn let_go(&mut self, waiting: &mut Waiting) {
         let ports = self.shared.ports(self.locks);
         let is_gone = |bio: &Bio| ports.get(bio.port).is_none_or(|port| port.is_gone());
@@ -137,22 +137,23 @@ impl<'a> Dispatcher<'a> {
         bios.append(&mut published);
         while let Some(bio) = bios.pop() {
             if let Some((bio, _)) = self.send_on(lane, bio) {
-                // The new rules are not published yet; their publisher runs the lane after that.
+                // The new rules are not published yet; the thread that publishes them runs the lane
+                // afterwards.
                 waiting.park(bio);
             }
         }
     }
 
-    /// Let the bios of `group` go, whatever the limits. For the control plane. A run of the lane
-    /// follows.
+    /// Grant the bios of `group`, whatever the limits. For the control plane. The caller must run
+    /// the lane afterwards.
     pub(crate) fn release(&mut self, lane: &Lane, group: GroupId) {
         let bios = self.take_out(lane, |bio| GroupId::of(bio) == group);
         self.grant_all(bios);
         self.hand_over();
     }
 
-    /// Take out the bios that wait at `lane` and for which `is_one` says true. Waits for the turn.
-    /// A run of the lane follows.
+    /// Take the bios that wait at `lane` and for which `is_one` is true. Waits for the turn. The
+    /// caller must run the lane afterwards.
     pub(crate) fn take_out(&mut self, lane: &Lane, is_one: impl Fn(&Bio) -> bool) -> BioList {
         let mut waiting = lane.wait(self.locks);
         self.forget();
@@ -180,7 +181,8 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// A turn begins: what was known before it may be older than what is there.
+    /// Forget the rules and ports read before this turn: they may be older than the bios that it
+    /// finds.
     fn forget(&mut self) {
         (self.current, self.ports) = (None, None);
     }
@@ -194,7 +196,7 @@ impl<'a> Dispatcher<'a> {
         ports.get(home).expect("a channel stays while bios of it wait").clone()
     }
 
-    /// `bio` may go.
+    /// Grant `bio`.
     fn grant(&mut self, bio: Box<Bio>) {
         if self.granted.back().is_some_and(|last| last.port != bio.port) {
             self.hand_over();
@@ -202,7 +204,7 @@ impl<'a> Dispatcher<'a> {
         self.granted.push(bio);
     }
 
-    /// Give what was granted to its channel.
+    /// Give the granted bios to their channel.
     fn hand_over(&mut self) {
         let Some(home) = self.granted.back().map(|bio| bio.port) else { return };
         let port = self.port(home);
@@ -217,8 +219,8 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// The path of `bio` by the rules of now: a thread that changes them runs the lanes after that,
-    /// but not before the turn that is under way.
+    /// The path of `bio` by the current rules. A thread that changes the rules runs the lanes
+    /// afterwards, but this turn may be under way before that.
     fn path_now(&mut self, bio: &Bio) -> Option<Arc<Path>> {
         if self.epoch == self.shared.epoch() || drystone_core::mutated!("lane_epoch") {
             return self.rules.path(GroupId::of(bio), Direction::of(bio)).cloned();
@@ -230,7 +232,8 @@ impl<'a> Dispatcher<'a> {
         current.path(GroupId::of(bio), Direction::of(bio)).cloned()
     }
 
-    /// Send `bio` to where the rules of now say; back comes what belongs to `here`, with its path.
+    /// Send `bio` to the lane of its current path. Returns the bio and its path if that lane is
+    /// `here`.
     fn send_on(&mut self, here: &Lane, bio: Box<Bio>) -> Option<(Box<Bio>, Arc<Path>)> {
         match self.path_now(&bio) {
             Some(path) if std::ptr::eq(&*path.lane, here) => return Some((bio, path)),
@@ -258,8 +261,8 @@ mod tests {
     use drystone_core::sync::LockRegistry;
     use drystone_core::{ChannelId, ContextSet, IoBuf, Sector};
 
-    /// Bios are withdrawn between the closing of a lane and the new rules, while others are
-    /// published there that no holder has taken in yet.
+    /// Bios are withdrawn after a lane was closed and before the new rules are published; others
+    /// are published there that no holder has taken in yet.
     #[test]
     fn what_comes_to_a_closed_lane_stays_where_the_new_rules_find_it() {
         let clock = ManualClock::new(1);

@@ -1,13 +1,13 @@
-//! A group, its number, and belonging to one.
+//! A group, its number, and membership in it.
 
 use drystone_core::Bio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Bits of a group's number that say where it stands in tables; the others tell those apart that
-/// stood there one after the other.
+/// The bits of a group's number that are its slot in tables; the other bits distinguish the groups
+/// that have had the slot one after another.
 const SLOT_BITS: u32 = 20;
-/// Most groups that there can be.
+/// The most groups that can exist.
 pub(crate) const GROUPS_MAX: usize = 1 << SLOT_BITS;
 
 /// The number of a group, which its bios carry ([`drystone_core::Bio::group`]).
@@ -24,20 +24,20 @@ impl GroupId {
         GroupId(bio.group)
     }
 
-    /// As bios carry it.
+    /// The number, as bios carry it.
     #[inline]
     pub fn as_u32(self) -> u32 {
         self.0
     }
 
-    /// Where the group stands in tables of groups: a small number, which no other group has at the
-    /// same time.
+    /// The group's slot in tables of groups: a small number that no other group has at the same
+    /// time.
     #[inline]
     pub fn slot(self) -> usize {
         (self.0 & (GROUPS_MAX as u32 - 1)) as usize
     }
 
-    /// The first group in `slot`, if there may be so many.
+    /// The first group in `slot`; `None` if the slot is beyond the limit.
     pub(crate) fn first_in_slot(slot: usize) -> Option<Self> {
         (slot < GROUPS_MAX).then_some(GroupId(slot as u32))
     }
@@ -61,7 +61,7 @@ impl Group {
         Arc::new(Group { path: path.to_owned(), id, members: AtomicUsize::new(0) })
     }
 
-    /// Where it stands in the tree: `tenants/a`; the root's is empty.
+    /// The path in the tree: `tenants/a`; the root's is empty.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -71,7 +71,7 @@ impl Group {
         self.id
     }
 
-    /// The members that it has now.
+    /// The present number of members.
     pub(crate) fn members(&self) -> usize {
         self.members.load(Relaxed)
     }
@@ -82,7 +82,7 @@ impl Group {
     }
 }
 
-/// Belonging to a group: while anybody has one the group is not removed. From any thread.
+/// Membership in a group: a group with members is not removed. From any thread.
 #[derive(Debug)]
 pub struct Member {
     group: Arc<Group>,
@@ -95,7 +95,7 @@ impl Member {
         self.group.id
     }
 
-    /// Where the group stands in the tree.
+    /// The group's path in the tree.
     pub fn path(&self) -> &str {
         &self.group.path
     }

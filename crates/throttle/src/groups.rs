@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * One lock serialises all changes; contexts never take it.
-//! * A refused change has changed nothing.
+//! * A refused change leaves everything unchanged.
 
 use crate::device::DeviceThrottle;
 use crate::group::{GROUPS_MAX, Group, GroupId, Member};
@@ -13,22 +13,22 @@ use drystone_core::sync::{Guard, Lock, LockClass, LockCounters, LockRegistry};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Why something was refused. The sentence says all.
+/// Why a change was refused. The sentence says everything that a user needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// There is no such group.
+    /// No such group exists.
     #[error("{0}")]
     NotFound(String),
-    /// There is one already.
+    /// The group exists already.
     #[error("{0}")]
     Exists(String),
-    /// It has members or children.
+    /// The group has members or children.
     #[error("{0}")]
     InUse(String),
-    /// There is no such device.
+    /// No such device exists.
     #[error("{0}")]
     NoDevice(String),
-    /// It cannot be.
+    /// The request is not possible.
     #[error("{0}")]
     Invalid(String),
 }
@@ -38,9 +38,9 @@ type Result<T> = std::result::Result<T, GroupError>;
 /// A group in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReport {
-    /// Where it stands; the root's is empty.
+    /// The path of the group; the root's is empty.
     pub path: String,
-    /// The members that it has now ([`Groups::join`]).
+    /// The present number of members ([`Groups::join`]).
     pub members: usize,
     /// Its limits, by device.
     pub io_max: Vec<(String, Limits)>,
@@ -106,13 +106,13 @@ impl State {
 /// The groups of a stack. Shared by all threads.
 pub struct Groups {
     state: Lock<State>,
-    /// Counts the lock, and is written only while it is held.
+    /// Counts the lock; the lock's holder writes it.
     locks: Arc<LockCounters>,
     clock: Arc<dyn Clock>,
 }
 
 impl Groups {
-    /// The root alone. `clock` is that of the contexts.
+    /// A tree with the root only. `clock` is that of the contexts.
     pub fn new(clock: Arc<dyn Clock>, locks: &Arc<LockRegistry>) -> Arc<Self> {
         let state = State { hierarchy: Hierarchy::new(), devices: Vec::new() };
         let state = Lock::new(LockClass::Control, state);
@@ -123,7 +123,8 @@ impl Groups {
         self.state.lock(&self.locks)
     }
 
-    /// A device that groups may have limits on from now on, by its name, which no other has.
+    /// Register a device, on which groups may have limits from now on. No other device has its
+    /// name.
     pub fn attach(&self, name: &str) -> Arc<DeviceThrottle> {
         let mut state = self.state();
         let device = DeviceThrottle::new(name, self.clock.clone(), &self.locks);
@@ -135,14 +136,15 @@ impl Groups {
         device
     }
 
-    /// The device is over: limits and statistics of groups there are gone, and what waits goes.
+    /// Remove a device with the limits and statistics that groups have there, and let its waiting
+    /// bios go.
     pub fn detach(&self, name: &str) {
         let mut state = self.state();
         let gone = state.devices.extract_if(.., |device| device.name() == name);
         gone.for_each(|device| device.close());
     }
 
-    /// Make a group; its parent is there.
+    /// Make a group; its parent must exist.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -191,7 +193,7 @@ impl Groups {
         state.hierarchy.find(path).map(|id| state.group(id).clone())
     }
 
-    /// Belong to the group at `path`.
+    /// Become a member of the group at `path`.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -221,7 +223,7 @@ impl Groups {
         self.set_all(&[Setting { path, device, change: *change }])
     }
 
-    /// Make many changes, or none if one is refused.
+    /// Make all of these changes, or none if one is refused.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -245,7 +247,7 @@ impl Groups {
         Ok(())
     }
 
-    /// The limits of a group, by device, where it has any.
+    /// The limits of a group on each device where it has any.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -254,8 +256,8 @@ impl Groups {
         state.find(path).map(|id| state.io_max(id))
     }
 
-    /// The I/O of a group and of those below it, by device, where there was any. Groups do not
-    /// count the root's own I/O: the I/O of all together is in the device's statistics.
+    /// The I/O of a group and its descendants on each device where there was any. The root's own
+    /// I/O is not counted: the device's statistics have the I/O of all groups together.
     ///
     /// # Errors
     /// [`GroupError`]
@@ -271,9 +273,9 @@ impl Groups {
         Ok(stats.filter(|(_, stat)| *stat != IoStat::default()).collect())
     }
 
-    /// Count the I/O of a group and of those below it from zero from now on. The result is as
-    /// [`Groups::io_stat`] would have shown each of them until now, the group first: nothing is
-    /// missing from both.
+    /// Restart the counts of a group and its descendants from zero. Returns the counts that
+    /// [`Groups::io_stat`] would have shown for each of them, the group first. Each I/O is in the
+    /// returned counts or in the new ones.
     ///
     /// # Errors
     /// [`GroupError`]

@@ -5,26 +5,26 @@ use crate::rules::Ruled;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Most levels below the root: a bio's limits are checked on each of them.
+/// The most levels below the root: each level may have limits that a bio must pass.
 pub(crate) const DEPTH_MAX: usize = 16;
 
 pub(crate) struct Named {
     pub(crate) group: Arc<Group>,
     parent: GroupId,
     pub(crate) children: BTreeMap<String, GroupId>,
-    /// Its entry in the rules of a device without any limit.
+    /// Its entry in the rules of a device on which it has no limits.
     pub(crate) free: Arc<Ruled>,
 }
 
-/// See the module's text. A group's number is used again last of all.
+/// See the module's text. A free number is used again as late as possible.
 pub(crate) struct Hierarchy {
     slots: Vec<Option<Named>>,
-    /// Numbers of slots that are free.
+    /// The next numbers of the free slots.
     free: VecDeque<GroupId>,
 }
 
 impl Hierarchy {
-    /// The root alone.
+    /// A tree with the root only.
     pub(crate) fn new() -> Self {
         let mut hierarchy = Hierarchy { slots: Vec::new(), free: VecDeque::new() };
         hierarchy.place(GroupId::ROOT, "", GroupId::ROOT);
@@ -56,8 +56,7 @@ impl Hierarchy {
             .try_fold(GroupId::ROOT, |at, name| self.get(at)?.children.get(name).copied())
     }
 
-    /// Make the group `path` as child `name` of `parent`; `None` if there are as many as there can
-    /// be.
+    /// Make the group `path` as child `name` of `parent`; `None` if there are too many groups.
     pub(crate) fn insert(&mut self, parent: GroupId, name: &str, path: &str) -> Option<GroupId> {
         let id = match self.free.pop_front() {
             Some(id) => id,
@@ -78,14 +77,14 @@ impl Hierarchy {
         }
     }
 
-    /// The group and its ancestors below the root.
+    /// The group and its ancestors, without the root.
     pub(crate) fn chain(&self, id: GroupId) -> Vec<GroupId> {
         let parent = |id: &GroupId| self.get(*id).map(|named| named.parent);
         let below = |id: &GroupId| *id != GroupId::ROOT;
         std::iter::successors(Some(id).filter(below), |id| parent(id).filter(below)).collect()
     }
 
-    /// The group and all below it, a parent before its children, by name.
+    /// The group and its descendants, parents before children, by name.
     pub(crate) fn subtree(&self, id: GroupId) -> Vec<GroupId> {
         let mut all = Vec::new();
         let mut left = vec![id];

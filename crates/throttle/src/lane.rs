@@ -1,18 +1,17 @@
-//! A lane: the queue of all bios of one direction that the same topmost limit of a device binds.
-//! The dispatcher ([`crate::dispatcher`]) moves bios through it.
+//! A lane: the queue of all bios of one direction that share their topmost limit on a device. The
+//! dispatcher ([`crate::dispatcher`]) moves bios through it.
 //!
 //! Invariants:
 //! * A channel publishes its bios at the lane's [`TurnLock`] and asks for the turn. The holder of
-//!   the turn takes them in, and dispatches all bios that may go, those of other channels as well.
-//! * While bios wait, one channel that has any is the *keeper*: it wakes when the next bio may go
-//!   (`due`), and is told if that is earlier than before. The other channels recheck [`GRACE_NS`]
-//!   later, because the keeper's owner may be away.
-//! * A lane is closed when its structure changes: from then on the holder of the turn sends its
-//!   bios on to the lanes that the rules name. Until these rules are published the bios stay
-//!   parked.
+//!   the turn takes the bios in, and dispatches all bios that may go, also those of other channels.
+//! * While bios wait, one of the channels with waiting bios is the *keeper*: it wakes when the next
+//!   bio may go (`due`), and its doorbell rings if that time moves forward. The other channels
+//!   recheck [`GRACE_NS`] later, because the keeper's owner may be away.
+//! * A lane is closed when its structure changes. From then on the holder of the turn sends the
+//!   lane's bios on to the lanes that the rules name; until new rules are published, it parks them.
 //! * The data path waits for the turn only to withdraw bios.
-//! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may swallow a request for the
-//!   turn. So a run of the lane follows each of them.
+//! * [`Lane::close`], [`Lane::wait`] and [`Lane::change_limits`] may consume another thread's
+//!   request for a recheck. So the caller must run the lane after each of them.
 
 use crate::budget::{ns_of, ticks_of};
 use crate::group::GroupId;
@@ -26,51 +25,52 @@ use drystone_core::{Bio, BioList};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The delay after the keeper with which the other channels recheck.
+/// The time after the keeper's wake-up at which the other channels recheck.
 pub(crate) const GRACE_NS: Ns = 5_000_000;
-/// Bios that become free within this time go together: far less than the burst, so no time is lost.
+/// Bios that may go within this time go together. It is much shorter than the burst, so no time is
+/// lost.
 const QUANTUM_NS: Ns = 500_000;
-/// Nothing is due.
+/// The due time while no bio waits.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
 /// See the module's text. On cache lines of its own.
 #[repr(align(128))]
 pub(crate) struct Lane {
-    /// The group whose limit it is.
+    /// The group that has the topmost limit.
     top: GroupId,
-    /// A channel is gone, and its bios must leave.
+    /// A channel was dropped, and its bios must leave.
     purge: AtomicBool,
     due: AtomicU64,
     keeper: AtomicU32,
     turn: TurnLock<Waiting>,
 }
 
-/// The turn at a lane: its bios that wait.
+/// The turn at a lane, which gives access to its waiting bios.
 pub(crate) type Turn<'a> = Guard<'a, Waiting>;
 
-/// Bios that wait. The turn guards them.
+/// The waiting bios of a lane. The turn guards them.
 #[derive(Default)]
 pub(crate) struct Waiting {
     tree: Tree,
-    /// Bios in the tree by the channel that they came through.
+    /// The number of bios in the tree, by the channel that they came through.
     homes: BTreeMap<u32, usize>,
     closed: bool,
     parked: BioList,
 }
 
 impl Waiting {
-    /// True if the lane's structure has changed: its bios go on to other lanes.
+    /// True if the lane's structure has changed: its bios are sent on to other lanes.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Add `bio`, which waits from `now` on, and whose way to the top is `steps`.
+    /// Add `bio`, which waits from `now` on; `steps` are its path to the top.
     pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ns) {
         *self.homes.entry(bio.port).or_default() += 1;
         self.tree.push(steps, bio, ticks_of(now));
     }
 
-    /// Take a bio that may go at `now`; or the time at which to ask again.
+    /// Take a bio that may go at `now`. Fails with the time at which to try again.
     pub(crate) fn pop(&mut self, now: Ns) -> Result<Box<Bio>, Ns> {
         match self.tree.pop(ticks_of(now)) {
             Ok(bio) => {
@@ -82,14 +82,14 @@ impl Waiting {
         }
     }
 
-    /// Take the bios in the tree for which `is_one` says true; each group's in their order.
+    /// Take the bios in the tree for which `is_one` is true; each group's bios keep their order.
     pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
         let bios = self.tree.take(is_one);
         bios.iter().for_each(|bio| self.leave_home(bio));
         bios
     }
 
-    /// True if channels are on record as having bios in the tree.
+    /// True if `homes` lists channels with bios in the tree.
     #[cfg(test)]
     pub(crate) fn has_homes(&self) -> bool {
         !self.homes.is_empty()
@@ -125,26 +125,26 @@ impl Lane {
         })
     }
 
-    /// The group whose limit it is.
+    /// The group that has the topmost limit.
     pub(crate) fn top(&self) -> GroupId {
         self.top
     }
 
-    /// Publish `bios` (emptied), whose `port` is set, to the holder of the turn. A run of the lane
-    /// follows.
+    /// Publish `bios`, whose `port` is set, to the holder of the turn, and empty the list. The
+    /// caller must run the lane afterwards.
     pub(crate) fn publish(&self, locks: &LockCounters, bios: &mut BioList) {
         self.turn.leave_to_others(locks, bios, InsertAt::Tail);
     }
 
-    /// Take the published bios, first published first. With the turn.
+    /// Take the published bios in the order of their publication. With the turn.
     pub(crate) fn take_published(&self) -> BioList {
         let [(mut head, _), (mut tail, _)] = self.turn.take();
         head.append(&mut tail);
         head
     }
 
-    /// The time at which channel `port`, which has bios here, must recheck; [`NEVER`] if that is
-    /// not known yet.
+    /// The time at which channel `port`, which has bios here, must recheck. [`NEVER`] if it is not
+    /// known yet.
     pub(crate) fn due(&self, port: u32) -> Ns {
         let due = self.due.load(Relaxed);
         match self.keeper.load(Relaxed) == port {
@@ -153,12 +153,12 @@ impl Lane {
         }
     }
 
-    /// Bios wait here, as far as can be seen.
+    /// True if bios wait here; the answer may be outdated.
     pub(crate) fn has_bios(&self) -> bool {
         self.due.load(Relaxed) != NEVER || self.turn.has_published()
     }
 
-    /// Have the bios of channels that are gone leave. A run of the lane follows.
+    /// Have the bios of dropped channels leave. The caller must run the lane afterwards.
     pub(crate) fn purge(&self) {
         self.purge.store(true, Release);
     }
@@ -168,7 +168,7 @@ impl Lane {
         self.purge.swap(false, AcqRel)
     }
 
-    /// Get the turn for channel `me`. Without it, the holder of the turn rechecks.
+    /// Try to take the turn for channel `me`. If another thread has it, that thread rechecks.
     pub(crate) fn enter(&self, locks: &LockCounters, me: Option<u32>) -> Option<Turn<'_>> {
         self.turn.enter_to_recheck(locks, me.unwrap_or(u32::MAX))
     }
@@ -179,15 +179,15 @@ impl Lane {
         self.turn.leave(turn)
     }
 
-    /// Wait for the turn, which no thread has for long.
+    /// Wait for the turn. No thread holds it for long.
     pub(crate) fn wait(&self, locks: &LockCounters) -> Turn<'_> {
         self.turn.wait(locks)
     }
 
-    /// Note that the next bio may go at `due`, and choose the keeper: the channel that wakes then.
-    /// A keeper that will wake early enough stays, so that no channel wakes for nothing; else it is
-    /// channel `me`, if bios of it wait. The result is the keeper if it must be told. With the
-    /// turn.
+    /// Note that the next bio may go at `due`, and choose the keeper, the channel that wakes at
+    /// that time. The keeper stays if it wakes early enough, so that no channel wakes for nothing;
+    /// otherwise channel `me` becomes the keeper, if bios of it wait. Returns the keeper if its
+    /// doorbell must ring. With the turn.
     pub(crate) fn keep_time(
         &self,
         waiting: &Waiting,
@@ -207,8 +207,8 @@ impl Lane {
         (keeper != before.0 || due < before.1).then_some(keeper)
     }
 
-    /// Close the lane, because its structure changes: nothing goes until the new rules are
-    /// published, and then it goes on by these. For the control plane, which may wait.
+    /// Close the lane, because its structure changes. No bio goes until the new rules are
+    /// published; then all go on by those. For the control plane, which may wait.
     pub(crate) fn close(&self, locks: &LockCounters) {
         let mut waiting = self.turn.wait(locks);
         waiting.closed = true;
@@ -220,7 +220,7 @@ impl Lane {
         _ = self.turn.leave(waiting);
     }
 
-    /// Do `change`, of limits, while nothing goes. For the control plane.
+    /// Make a `change` of limits while no bio goes. For the control plane.
     pub(crate) fn change_limits(&self, locks: &LockCounters, change: impl FnOnce()) {
         let mut waiting = self.turn.wait(locks);
         change();
@@ -242,7 +242,8 @@ mod tests {
         bio
     }
 
-    /// A lane with a limit of one read a second, used up, where one bio of each channel waits.
+    /// A lane with a limit of one read in a second, which is used up; one bio of each channel
+    /// waits.
     fn lane(homes: &[u32]) -> (Arc<Lane>, Arc<LockCounters>) {
         let locks = LockCounters::new(ManualClock::new(1));
         let meter = Arc::new(Meter::default());

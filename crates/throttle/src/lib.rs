@@ -1,16 +1,17 @@
-//! Throttle groups, as cgroup v2 has them: a tree of groups, each with limits on any device of a
-//! stack (`io.max`), by which its bios and those of the groups below it are bound. [`Throttled`] is
-//! a device with its groups.
+//! Throttle groups as in cgroup v2: a tree of groups. Each group may have limits on any device of a
+//! stack (`io.max`), which bind its own bios and those of the groups below it. [`Throttled`] is a
+//! device with its groups.
 //!
-//! * Where no rule applies no lock is taken and nothing shared is written ("blk-throttle: lockless
-//!   bio processing for no throttle rule group", Vivek Goyal, 18 May 2011).
-//! * Where one applies that does not bind, a context pays in advance and spends by itself
-//!   (`budget`).
+//! * If no rule applies to a bio, its context takes no lock and writes no shared memory
+//!   ("blk-throttle: lockless bio processing for no throttle rule group", Vivek Goyal, 18 May
+//!   2011).
+//! * If a rule applies but does not bind, the context pays in advance and then spends its local
+//!   credit (`budget`).
 //! * Bios that have to wait are queued by group; no thread waits (`lane`, `dispatcher`, `tree`).
 //!
 //! # Example
 //!
-//! A limit of two tenants together binds each of them.
+//! One limit binds two tenants together.
 //!
 //! ```
 //! use drystone_core::clock::SystemClock;

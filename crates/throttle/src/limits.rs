@@ -5,21 +5,21 @@
 use drystone_core::Bio;
 use drystone_core::op::{Op, OpGroup};
 
-/// Limits of a group on a device; `None` is `max`. Each is at least 1.
+/// The limits of a group on a device; `None` is `max`. Each limit is at least 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes read a second.
+    /// Bytes read per second.
     pub rbps: Option<u64>,
-    /// Bytes written a second.
+    /// Bytes written per second.
     pub wbps: Option<u64>,
-    /// Reads a second.
+    /// Reads per second.
     pub riops: Option<u64>,
-    /// Writes a second.
+    /// Writes per second.
     pub wiops: Option<u64>,
 }
 
 impl Limits {
-    /// True without any limit.
+    /// True if there is no limit.
     pub fn is_unlimited(&self) -> bool {
         *self == Limits::default()
     }
@@ -35,7 +35,7 @@ impl Limits {
         self
     }
 
-    /// Bytes and I/Os a second in a direction.
+    /// The limits of bytes and I/Os per second in a direction.
     pub(crate) fn of(&self, direction: Direction) -> (Option<u64>, Option<u64>) {
         match direction {
             Direction::Read => (self.rbps, self.riops),
@@ -44,26 +44,26 @@ impl Limits {
     }
 }
 
-/// A change of limits: what is not named keeps its value, `Some(None)` is `max`.
+/// A change of limits: `None` keeps a limit, `Some(None)` sets it to `max`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// Bytes read a second.
+    /// Bytes read per second.
     pub rbps: Option<Option<u64>>,
-    /// Bytes written a second.
+    /// Bytes written per second.
     pub wbps: Option<Option<u64>>,
-    /// Reads a second.
+    /// Reads per second.
     pub riops: Option<Option<u64>>,
-    /// Writes a second.
+    /// Writes per second.
     pub wiops: Option<Option<u64>>,
 }
 
-/// The I/O of a group on a device, counted when its bios passed the throttle: bytes once, I/Os for
-/// each part that the device takes at once.
+/// The I/O of a group on a device, counted when its bios pass the throttle. The bytes of a bio are
+/// counted once; each part of it that the device takes at once counts as an I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoStat {
     /// Bytes read.
     pub rbytes: u64,
-    /// Bytes written; write zeroes count as if they carried them.
+    /// Bytes written; write zeroes count with their length.
     pub wbytes: u64,
     /// Reads.
     pub rios: u64,
@@ -84,7 +84,7 @@ impl IoStat {
         [self.rbytes, self.rios, self.wbytes, self.wios, self.dbytes, self.dios]
     }
 
-    /// The counts that came after `before`.
+    /// The difference from the earlier counts `before`.
     #[must_use]
     pub fn since(&self, before: &IoStat) -> IoStat {
         let (mut now, before) = (self.values(), before.values());
@@ -101,7 +101,7 @@ impl std::ops::AddAssign for IoStat {
     }
 }
 
-/// Reads and writes are limited apart.
+/// The direction of an I/O. Reads and writes have separate limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read = 0,
@@ -111,24 +111,25 @@ pub(crate) enum Direction {
 impl Direction {
     pub(crate) const ALL: [Direction; 2] = [Direction::Read, Direction::Write];
 
-    /// The direction in which `bio` is charged: whatever changes the device's data is a write.
+    /// The direction in which `bio` is charged. Every operation that changes the device's data is a
+    /// write.
     #[inline]
     pub(crate) fn of(bio: &Bio) -> Direction {
         if bio.op.is_write() { Direction::Write } else { Direction::Read }
     }
 }
 
-/// The bytes that a discard counts, whatever its length (Linux `throtl_bio_data_size`).
+/// The bytes that a discard of any length is charged (Linux `throtl_bio_data_size`).
 const DISCARD_BYTES: u64 = 512;
 
-/// Bytes that `bio` is charged.
+/// The bytes that `bio` is charged.
 #[inline]
 pub(crate) fn charged_bytes(bio: &Bio) -> u64 {
     if bio.op == Op::Discard { DISCARD_BYTES } else { bio.bytes }
 }
 
-/// Where `bio` is counted: the place of its bytes among the values of [`IoStat`]; its I/O's is the
-/// next one.
+/// The index among the values of [`IoStat`] at which the bytes of `bio` are counted; its I/O is
+/// counted at the next index.
 #[inline]
 pub(crate) fn counted_at(bio: &Bio) -> usize {
     match bio.op.group() {

@@ -1,9 +1,9 @@
 //! The limits of one group on one device in one direction, and whether bios wait for them.
 //!
 //! Invariants:
-//! * A meter lives as long as its group on its device, whatever its limits become.
-//! * `blocked` is a hint for channels that pass without the turn: it is true while bios are known
-//!   to wait for this very meter, which others then do not overtake.
+//! * A meter lives as long as its group on its device, whatever happens to the limits.
+//! * `blocked` is a hint for channels that pass without the turn. It is true while bios are known
+//!   to wait for this meter itself, so that others do not overtake them.
 
 use crate::budget::{Budget, Ticks, cost_ticks};
 use crate::group::GroupId;
@@ -33,13 +33,14 @@ impl Meter {
         self.blocked.store(true, Relaxed);
     }
 
-    /// Bios wait that pass here. With the turn of the lane in which the meter stands, as all below.
+    /// Note that bios wait that must pass here. Callers of this and the functions below have the
+    /// turn of the meter's lane.
     pub(crate) fn begin_waiting(&self, now: Ticks) {
         self.bps.begin_waiting(now);
         self.iops.begin_waiting(now);
     }
 
-    /// None waits any more, unless they only `move` to another lane.
+    /// Note that no bio waits any more. With `moves` the bios go on to wait in another lane.
     pub(crate) fn end_waiting(&self, moves: bool) {
         self.blocked.store(false, Relaxed);
         if !moves {
@@ -48,12 +49,12 @@ impl Meter {
         }
     }
 
-    /// When an I/O of `bytes` that waits may pass here.
+    /// The time at which a waiting I/O of `bytes` may pass here.
     pub(crate) fn when(&self, bytes: u64) -> Ticks {
         self.bps.when(bytes).max(self.iops.when(1))
     }
 
-    /// Charge an I/O of `bytes` that waited and passes now.
+    /// Charge a waiting I/O of `bytes` that passes now.
     pub(crate) fn charge(&self, now: Ticks, bytes: u64) {
         self.bps.charge(now, bytes);
         self.iops.charge(now, 1);
@@ -65,14 +66,14 @@ impl Meter {
         bytes.max(self.iops.rate().map_or(0, |rate| cost_ticks(1, rate)))
     }
 
-    /// Change the limits; also while the meter stands in no lane.
+    /// Change the limits, even while the meter is in no lane.
     pub(crate) fn set_rates(&self, now: Ticks, bps: Option<u64>, iops: Option<u64>) {
         self.bps.set_rate(now, bps);
         self.iops.set_rate(now, iops);
     }
 }
 
-/// A group on the way to the top, and its limits if it has any in that direction.
+/// A group on a path to the top, with its limits if it has any in that direction.
 #[derive(Clone)]
 pub(crate) struct Step {
     pub(crate) group: GroupId,

@@ -1,5 +1,5 @@
-//! Models of state that is shared without a lock, for every order of steps (loom).
-//! `scripts/loom.sh` lists the mutations that each must catch.
+//! Models of the state that contexts share without a lock, for every order of steps (loom).
+//! `scripts/loom.sh` lists the mutations that each model must catch.
 
 use crate::budget::{BURST, Budget, LEASE_NS, cost_ticks, ticks_of};
 use crate::counts::{Count, Counted, Halves};
@@ -25,7 +25,7 @@ fn counters() -> Arc<LockCounters> {
     LockCounters::new(ManualClock::new(1))
 }
 
-/// Contexts never lease more together than they may, nor charge more than the burst.
+/// Contexts together never lease more than permitted, and never charge more than the burst.
 #[test]
 fn loom_throttle_leases() {
     const RATE: u64 = 1_000_000;
@@ -46,7 +46,7 @@ fn loom_throttle_leases() {
     });
 }
 
-/// A change of the limit forgives nothing that passes meanwhile.
+/// A change of the limit does not forgive I/O that passes at the same time.
 #[test]
 fn loom_throttle_rate_change() {
     check(3, || {
@@ -64,7 +64,7 @@ fn loom_throttle_rate_change() {
     });
 }
 
-/// Readers see a number of two halves whole.
+/// Readers never see a number of two halves torn.
 #[test]
 fn loom_throttle_halves() {
     const EDGE: u64 = u32::MAX as u64;
@@ -82,13 +82,13 @@ fn loom_throttle_halves() {
     });
 }
 
-/// A reset loses nothing that is counted after it, whatever is counted meanwhile.
+/// A reset loses no count that is made after it, whatever is counted at the same time.
 #[test]
 fn loom_throttle_reset() {
     check(3, || {
         let counted = Arc::new(Lock::new(LockClass::Control, Counted::default()));
         let [one, other] = [(); 2].map(|()| counted.lock(&counters()).for_channel());
-        // Counts from before the reset must not come back by a count that is under way.
+        // A count that is under way must not bring back counts from before the reset.
         one.passed(0, 1, 5);
         let resetter = {
             let counted = counted.clone();
@@ -104,7 +104,7 @@ fn loom_throttle_reset() {
     });
 }
 
-/// A device with a group that may do next to nothing, and has done it.
+/// A device with a group that may do almost nothing, and has done that already.
 struct Scene {
     device: Arc<DeviceThrottle>,
     hierarchy: Hierarchy,
@@ -122,7 +122,7 @@ impl Scene {
         device.add_groups(&hierarchy, &[group]);
         let scene = Scene { device, hierarchy, group, port };
         scene.limit(Some(1));
-        // Every lock is used before threads meet at it.
+        // Every lock is used once before threads contend for it.
         scene.submit();
         Arc::new(scene)
     }
@@ -132,7 +132,7 @@ impl Scene {
         self.device.set_limits(&self.hierarchy, &[(self.group, limits)]);
     }
 
-    /// As a channel whose bio has to wait, if the rules say that it may have to.
+    /// Submit as a channel whose bio may have to wait by its rules.
     fn submit(&self) {
         let locks = counters();
         let (epoch, rules) = self.device.shared().rules(&locks);
@@ -175,19 +175,19 @@ fn goes_on(change: impl Fn(&Scene) + Sync + Send + 'static) {
     });
 }
 
-/// The limit is lifted while a bio is brought: nothing stays behind.
+/// A limit is removed while a bio is published: no bio stays behind.
 #[test]
 fn loom_throttle_limit_lifted() {
     goes_on(|scene| scene.limit(None));
 }
 
-/// The device goes while a bio is brought.
+/// The device is closed while a bio is published.
 #[test]
 fn loom_throttle_device_closed() {
     goes_on(|scene| scene.device.close());
 }
 
-/// The group is removed while a bio looks it up.
+/// The group is removed while a bio looks up its path.
 #[test]
 fn loom_throttle_group_removed() {
     goes_on(|scene| scene.device.remove_group(scene.group));

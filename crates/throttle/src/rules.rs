@@ -1,9 +1,9 @@
-//! The rules that bind groups on a device, as contexts read them: published as a whole, never
-//! changed in place.
+//! The rules by which groups are limited on a device, as contexts read them. They are published as
+//! a whole, and never changed in place.
 //!
-//! A group's *path* in a direction leads from the group up to the topmost of its ancestors that has
-//! a limit there. That ancestor's lane is where its bios wait. So groups that share no limit share
-//! no lane, whatever their names have in common.
+//! A group's *path* in a direction leads from the group up to its topmost ancestor with a limit in
+//! that direction. The group's bios wait in that ancestor's lane. So groups that share no limit
+//! share no lane, even if they have common ancestors.
 
 use crate::group::GroupId;
 use crate::lane::Lane;
@@ -11,20 +11,20 @@ use crate::limits::Direction;
 use crate::meter::{Meter, Step};
 use std::sync::Arc;
 
-/// The way of a group's bios in a direction: its own step first.
+/// The path of a group's bios in a direction; its own step comes first.
 pub(crate) struct Path {
     pub(crate) steps: Box<[Step]>,
     pub(crate) lane: Arc<Lane>,
 }
 
 impl Path {
-    /// The limits on the way, nearest first.
+    /// The limits on the path, nearest first.
     pub(crate) fn meters(&self) -> impl Iterator<Item = &Arc<Meter>> + Clone {
         self.steps.iter().filter_map(|step| step.meter.as_ref())
     }
 }
 
-/// A group with its paths by direction; none where nothing limits it.
+/// A group with its path in each direction; `None` where it has no limit.
 #[derive(Default)]
 pub(crate) struct Ruled {
     pub(crate) id: GroupId,
@@ -52,12 +52,12 @@ impl Rules {
         self.get(group)?.path(direction)
     }
 
-    /// True if there is no group but the root.
+    /// True if the root is the only group.
     pub(crate) fn is_plain(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// The lanes, each once: the topmost group of a lane has a path there.
+    /// The lanes, each once: the topmost group of a lane has a path in it.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         let all = self.groups.iter().flatten();
         let own = |ruled: &Ruled, lane: &Lane| lane.top() == ruled.id;

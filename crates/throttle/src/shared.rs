@@ -16,13 +16,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// No groups, no channels.
+    /// A device without groups and channels.
     pub(crate) fn new() -> Self {
         let (rules, ports) = (Rules::default(), Ports::default());
         Shared { rules: Published::new(rules), ports: Published::new(ports) }
     }
 
-    /// Counts changes of the rules.
+    /// The count of changes of the rules.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.rules.epoch()

@@ -1,7 +1,7 @@
 //! A device behind its throttle.
 //!
-//! Invariant: bios that wait are not with the device. Everything else passes through as if the
-//! device were there alone, so that what is below knows nothing of groups.
+//! Invariant: waiting bios have not reached the device. All other calls pass through unchanged, so
+//! the device below knows nothing of groups.
 
 use drystone_core::clock::Ns;
 use drystone_core::context::RemappedDone;
@@ -20,49 +20,48 @@ use std::sync::Arc;
 
 use crate::device::DeviceThrottle;
 
-/// The throttle of a device's bios. A laboratory puts others in the place of
-/// [`DeviceThrottle`].
+/// The throttle of a device's bios. A laboratory may replace [`DeviceThrottle`] by another one.
 pub trait Throttle: Send + Sync + Sized + 'static {
     /// The throttle as one context uses it.
     type Channel: ThrottleChannel;
 
-    /// One on what the product's knows of a device.
+    /// A throttle for the groups of a device.
     fn over(device: Arc<DeviceThrottle>) -> Arc<Self>;
 
-    /// Open it for a context, whose channel `id` the device becomes.
+    /// Open the throttle for a context; the device has channel `id` there.
     fn open(self: &Arc<Self>, env: &mut Env, id: ChannelId) -> Self::Channel;
 }
 
-/// The throttle as one context uses it; called with that context in hand.
+/// The throttle as one context uses it. Callers pass that context.
 pub trait ThrottleChannel: Send {
-    /// Leave in `bios` those that may go on to `device` now, in their order. The others wait, and
-    /// come by one of the calls below.
+    /// Leave in `bios` those that may go on to `device` now, in their order. The others wait; a
+    /// later call below returns them.
     fn admit(&mut self, env: &mut Env, device: &mut impl Channel, bios: &mut BioList);
 
-    /// A message came. True if it was for the throttle; then bios that may go on are in `pass`.
+    /// Handle a message. True if it was for the throttle; `pass` then gets the bios that may go on.
     fn message(&mut self, env: &mut Env, message: &Arc<Message>, pass: &mut BioList) -> bool;
 
-    /// The time of the next call of [`ThrottleChannel::tick`].
+    /// The time at which [`ThrottleChannel::tick`] must be called next.
     fn deadline(&self) -> Option<Ns>;
 
-    /// The clock shows `now`. Bios that may go on come to `pass`.
+    /// Handle the time `now`. `pass` gets the bios that may go on.
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList);
 
-    /// Bios that wait.
+    /// The number of waiting bios.
     fn waiting(&self) -> usize;
 
-    /// End the bios that wait and have `user_data` in `range`, cancelled. Bios that may go on come
-    /// to `pass`.
+    /// End the waiting bios with `user_data` in `range` as cancelled. `pass` gets the bios that may
+    /// go on.
     fn withdraw(&mut self, _env: &mut Env, _range: &Range<u64>, _pass: &mut BioList) {}
 
-    /// The context was dropped: bios that wait end cancelled.
+    /// End the waiting bios as cancelled, because the context was dropped.
     fn cancel(&mut self, env: &mut Env);
 
-    /// End the throttle, because the device is over, too. True once no other code can reach it.
+    /// End the throttle, because the device ends too. True if no other code can reach it any more.
     fn try_end(&mut self) -> bool;
 }
 
-/// A device behind its throttle. Cheap to clone if the device is.
+/// A device behind its throttle. Clones are cheap if the device's are.
 pub struct Throttled<D, T = DeviceThrottle> {
     device: D,
     throttle: Arc<T>,
@@ -132,11 +131,12 @@ struct ThrottledChannel<T, C> {
 }
 
 impl<T: ThrottleChannel, C: Channel + 'static> ThrottledChannel<T, C> {
-    /// Send on what did not come by a submission.
+    /// Send on bios that did not come by a submission.
     #[cold]
     fn pass(&mut self, env: &mut Env, bios: &mut BioList) {
         if !bios.is_empty() {
-            // Only the way of every bio is worth a copy of the device's code.
+            // A call through `dyn` suffices here: only the path of every bio is worth a copy of the
+            // device's code.
             let device: &mut dyn Channel = &mut self.device;
             device.submit(env, bios);
         }

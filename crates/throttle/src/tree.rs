@@ -1,18 +1,18 @@
-//! Bios that wait, in the order of their dispatch: the groups that have any, as a tree.
+//! Waiting bios in the order of their dispatch: a tree of the groups that have any.
 //!
-//! A node is a group; it has a queue of its own bios and children. The bios of a group go in the
-//! order in which they came. Where several queues of a node have bios that may go, the one goes
-//! first that was served least, by the cost of its I/Os at the limit that they share. So a
-//! group's own bios and each child share alike, however many bios each has (Linux serves them round
-//! robin, by I/Os), and a child that waits for a limit of its own is no hindrance to its siblings.
+//! Each node is a group, with a queue of its own bios and with children. The bios of a group go in
+//! their order of arrival. If several queues of a node have bios that may go, the one goes first
+//! that was served least, by the cost of its I/Os at the limit that they share. So a group's own
+//! bios and each of its children get equal shares, however many bios each has (Linux serves them
+//! round robin, by I/Os). A child that waits for a limit of its own does not hold up its siblings.
 //!
 //! Invariants:
 //! * Every node has bios in its queue or below it.
-//! * A node stands in one of its parent's sets: `ready` if nothing is known that forbids its next
-//!   bio, else `later`, with the time of the next check. The same holds for its own queue,
-//!   which stands in its own sets under its own number.
+//! * A node is in one of its parent's sets: in `ready` if its next bio may go as far as is known,
+//!   otherwise in `later`, with the time of the next check. The same holds for its own queue, which
+//!   is in the node's own sets under the node's number.
 //! * A bio goes when every meter from its group to the top permits it, and is charged at all of
-//!   them at once: no group reserves the future of a parent.
+//!   them at once: no group reserves future capacity of a parent.
 
 use crate::budget::Ticks;
 use crate::group::GroupId;
@@ -22,10 +22,10 @@ use drystone_core::{Bio, BioList, Slab};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// No time is known.
+/// The time if no time is known.
 pub(crate) const NEVER: Ticks = Ticks::MAX;
 
-/// In which set of its parent a node or a queue stands.
+/// The set of its parent in which a node or a queue is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InSet {
     Neither,
@@ -33,10 +33,10 @@ enum InSet {
     Later(Ticks),
 }
 
-/// A competitor for a node: a child, or the node's own queue.
+/// A competitor for the service of a node: a child, or the node's own queue.
 struct Competitor {
     in_set: InSet,
-    /// The service that it had.
+    /// The service that it has had.
     served: Ticks,
 }
 
@@ -56,10 +56,10 @@ struct Node {
     as_queue: Competitor,
     ready: BTreeSet<(Ticks, u32)>,
     later: BTreeSet<(Ticks, u32)>,
-    /// The service of the competitor that went last, before it went.
+    /// The service that the last served competitor had before that.
     reached: Ticks,
-    /// Children that have left and were served more than `reached`, which they find again when they
-    /// come back.
+    /// Children that have left although they were served more than `reached`. They get this service
+    /// back when they return.
     left: BTreeMap<GroupId, Ticks>,
 }
 
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// A child goes that was `served` so much.
+    /// Note that a child leaves that has had the service `served`.
     fn leaves(&mut self, group: GroupId, served: Ticks) {
         self.children -= 1;
         if self.left.len() > LEFT_MIN + 2 * self.children {
@@ -93,14 +93,15 @@ impl Node {
     }
 }
 
-/// So many children that have left are remembered without a check whether that still matters.
+/// The number of left children that are always remembered; only beyond it are outdated ones
+/// removed.
 const LEFT_MIN: usize = 16;
 
-/// A bio that may go, and what it is charged.
+/// A bio that may go, and its charge.
 struct Next {
     leaf: u32,
     bytes: u64,
-    /// When others may be ready whose turn it is before that.
+    /// The earliest time at which another competitor may be ready that comes first.
     others: Ticks,
 }
 
@@ -111,7 +112,7 @@ pub(crate) struct Tree {
     by_group: BTreeMap<GroupId, u32>,
     top: Option<u32>,
     len: usize,
-    /// Bios that leave go on waiting in another tree.
+    /// True while the bios that leave go on to wait in another tree.
     moves: bool,
 }
 
@@ -124,7 +125,7 @@ impl Tree {
         &mut self.nodes[index]
     }
 
-    /// Add `bio`, which waits from `now` on, and whose group's way to the top is `steps`.
+    /// Add `bio`, which waits from `now` on; `steps` are its group's path to the top.
     pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ticks) {
         let index = self.ensure(steps, now);
         let node = self.node(index);
@@ -136,7 +137,7 @@ impl Tree {
         }
     }
 
-    /// The node of the first step, made with those above it if need be.
+    /// The node of the first step. It is made if necessary, with the nodes above it.
     fn ensure(&mut self, steps: &[Step], now: Ticks) -> u32 {
         let (first, above) = steps.split_first().expect("a way has a top");
         if let Some(index) = self.by_group.get(&first.group) {
@@ -158,7 +159,7 @@ impl Tree {
         index
     }
 
-    /// Something new is in the node: no node above may have a time for it.
+    /// Make the node ready in all nodes above, because it has a new bio.
     fn reconsider(&mut self, mut index: u32) {
         while let Some(parent) = self.node(index).parent {
             self.make_ready(parent, index);
@@ -189,7 +190,7 @@ impl Tree {
         let reached = self.node(of).reached;
         self.take_out(of, which);
         let competitor = self.competitor(of, which);
-        // A competitor that was away, or had to wait for limits of its own, has saved nothing up.
+        // A competitor that was away, or waited for limits of its own, does not save up service.
         competitor.served = competitor.served.max(reached);
         competitor.in_set = InSet::Ready;
         let served = competitor.served;
@@ -202,7 +203,7 @@ impl Tree {
         self.node(of).later.insert((at, which));
     }
 
-    /// Take a bio that may go at `now`, charged; or the time at which to ask again.
+    /// Take and charge a bio that may go at `now`. Fails with the time at which to try again.
     pub(crate) fn pop(&mut self, now: Ticks) -> Result<Box<Bio>, Ticks> {
         let top = self.top.ok_or(NEVER)?;
         let next = self.next(top, now)?;
@@ -213,7 +214,7 @@ impl Tree {
         Ok(bio)
     }
 
-    /// The next bio of node `of` or below, as far as this node and those below permit it.
+    /// The next bio of node `of` or below, if this node and those below permit it.
     fn next(&mut self, of: u32, now: Ticks) -> Result<Next, Ticks> {
         self.call_due(of, now);
         let mut next = loop {
@@ -259,7 +260,7 @@ impl Tree {
         Next { leaf: of, bytes: charged_bytes(bio), others: NEVER }
     }
 
-    /// Charge the bio at every meter on its way, and note which competitors were served.
+    /// Charge the bio at every meter on its path, and count the service of the competitors.
     fn charge(&mut self, next: &Next, now: Ticks) {
         let (mut of, mut which) = (next.leaf, next.leaf);
         loop {
@@ -274,8 +275,8 @@ impl Tree {
         }
     }
 
-    /// The cost of an I/O at the first limit from node `of` upwards, which the competitors of the
-    /// node share.
+    /// The cost of an I/O at the nearest limit from node `of` upwards, which the node's competitors
+    /// share.
     fn cost(&mut self, mut of: u32, bytes: u64) -> Ticks {
         loop {
             let node = self.node(of);
@@ -299,7 +300,7 @@ impl Tree {
         node.reached = node.reached.max(before);
     }
 
-    /// A bio has left node `index`: take away what is empty.
+    /// Remove empty nodes after a bio has left node `index`.
     fn tidy(&mut self, mut index: u32) {
         if self.node(index).queue.is_empty() {
             self.take_out(index, index);
@@ -328,7 +329,7 @@ impl Tree {
         Some((node.group, node.as_child.served))
     }
 
-    /// Take the bios for which `is_one` says true; each group's in their order.
+    /// Take the bios for which `is_one` is true; each group's bios keep their order.
     pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
         let mut taken = BioList::new();
         let all: Vec<u32> = self.by_group.values().copied().collect();
@@ -344,7 +345,7 @@ impl Tree {
         taken
     }
 
-    /// Take all bios, which go on waiting elsewhere.
+    /// Take all bios, to let them wait elsewhere.
     pub(crate) fn move_all(&mut self) -> BioList {
         self.moves = true;
         let all = self.take(|_| true);
@@ -352,7 +353,7 @@ impl Tree {
         all
     }
 
-    /// Limits have changed, by which service was measured: every service counts as 0 now.
+    /// Set every service to 0, because the limits have changed by which it was measured.
     pub(crate) fn forget_service(&mut self) {
         let all: Vec<u32> = self.by_group.values().copied().collect();
         for index in &all {
@@ -376,7 +377,7 @@ impl Tree {
     fn tidy_all(&mut self) {
         let all: Vec<GroupId> = self.by_group.keys().copied().collect();
         for group in all {
-            // Perhaps it went with one of its children.
+            // The node may have been removed with one of its children.
             if let Some(index) = self.by_group.get(&group) {
                 self.tidy(*index);
             }

@@ -1,5 +1,5 @@
-//! A device's groups as a throttle of another kind sees them: their limits, and where to count. For
-//! laboratories, which put others in the place of [`DeviceThrottle`] ([`crate::Throttle`]).
+//! A device's groups for another kind of throttle: their limits and their counters. Laboratories
+//! use this to replace [`DeviceThrottle`] ([`crate::Throttle`]).
 
 use crate::counts::GroupCounts;
 use crate::device::DeviceThrottle;
@@ -10,18 +10,18 @@ use drystone_core::Bio;
 use drystone_core::sync::LockCounters;
 use std::sync::Arc;
 
-/// A limit on a group's way to the top.
+/// A limit on a group's path to the top.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// The group that has it: the group itself or one above.
+    /// The group that has the limit: the group itself or an ancestor.
     pub group: GroupId,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bps: Option<u64>,
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: Option<u64>,
 }
 
-/// A group, and the limits that bind it on a device, its own first.
+/// A group and the limits that bind it on a device, nearest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Its number.
@@ -32,8 +32,8 @@ pub struct Bounds {
     pub writes: Vec<Bound>,
 }
 
-/// Counts I/O of one group on a device, into what [`crate::Groups::io_stat`] shows. Its counts stay
-/// when it is dropped.
+/// Counts I/O of one group on a device, for [`crate::Groups::io_stat`]. The counts stay when the
+/// counter is dropped.
 pub struct GroupCounter {
     device: Arc<DeviceThrottle>,
     group: GroupId,
@@ -41,7 +41,7 @@ pub struct GroupCounter {
 }
 
 impl GroupCounter {
-    /// `bio` passed.
+    /// Count `bio`, which passed.
     #[inline]
     pub fn count(&mut self, bio: &Bio) {
         self.counts.passed(counted_at(bio), bio.bytes, 1);
@@ -65,8 +65,8 @@ fn bounds(path: Option<&Arc<Path>>) -> Vec<Bound> {
 }
 
 impl DeviceThrottle {
-    /// All groups but the root with what binds them, and the count of changes by which the reader
-    /// sees that they are old ([`DeviceThrottle::epoch`]). Takes a lock, counted for `locks`.
+    /// All groups except the root, with the limits that bind them, and the count of changes; a
+    /// reader compares that with [`DeviceThrottle::epoch`]. Takes a lock, counted in `locks`.
     pub fn bounds(&self, locks: &LockCounters) -> (u64, Vec<Bounds>) {
         let (epoch, rules) = self.shared().rules(locks);
         let groups = rules.groups.iter().flatten().map(|ruled| Bounds {
@@ -77,7 +77,7 @@ impl DeviceThrottle {
         (epoch, groups.collect())
     }
 
-    /// A counter for I/O of `group`, with one writer at a time. Takes a lock.
+    /// A counter for I/O of `group`, which has one writer at a time. Takes a lock.
     pub fn counter(self: &Arc<Self>, group: GroupId) -> GroupCounter {
         GroupCounter { device: self.clone(), group, counts: self.counts(group) }
     }

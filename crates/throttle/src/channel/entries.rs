@@ -1,12 +1,12 @@
-//! The groups whose bios came through one channel: their local credit, and their bios that wait.
+//! The groups whose bios came through one channel: their local credit and their waiting bios.
 //!
 //! Invariants:
-//! * A group's entry stands in the slot of its number. An entry whose slot another group has by now
-//!   is a *former* one, which stays while bios of it wait.
+//! * The entry of a group is in the slot of the group's number. If another group has got the slot,
+//!   the entry is a *former* one, which stays while bios of its group wait.
 //! * While a bio of a group and direction waits, `waiting` counts it, and so does the lane of its
 //!   path ([`Visited`]).
 //! * Credit goes back to the limits when the rules change, when a bio has to wait, and when the
-//!   entry goes.
+//!   entry is dropped.
 
 use super::visited::Visited;
 use crate::counts::GroupCounts;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 struct Side {
     credit: LocalCredit,
     path: Option<Arc<Path>>,
-    /// Bios that wait.
+    /// The number of bios that wait.
     waiting: usize,
 }
 
@@ -37,7 +37,7 @@ impl Side {
         Side { credit, path, waiting: 0 }
     }
 
-    /// False if there was nothing to give.
+    /// Give the credit back. False if there was none.
     fn give_back(&mut self) -> bool {
         self.path.as_ref().is_some_and(|path| self.credit.give_back(path))
     }
@@ -77,7 +77,7 @@ impl Entry {
         (&mut self.sides[direction as usize].credit, &self.counts)
     }
 
-    /// `bio` passes.
+    /// Count `bio`, which passes.
     #[inline(always)]
     pub(super) fn count(&self, bio: &Bio) {
         self.counts.passed(counted_at(bio), bio.bytes, 1);
@@ -89,7 +89,7 @@ impl Entry {
         side.credit.try_spend(bytes) || side.pay(now, bytes)
     }
 
-    /// A bio waits from now on. Its lane.
+    /// Note that a bio waits from now on. Returns its lane.
     pub(super) fn begin_waiting(&mut self, direction: Direction) -> Arc<Lane> {
         let side = self.side(direction);
         side.give_back();
@@ -101,8 +101,9 @@ impl Entry {
         self.sides.iter().any(|side| side.waiting > 0)
     }
 
-    /// Go by `rules`. False if they have no such group any more. Lanes that may let bios go
-    /// earlier, because credit went back, are `given`; lanes where bios wait are `visited`.
+    /// Follow `rules`. False if they do not have this group any more. `given` gets the lanes that
+    /// may let bios go earlier because credit was given back; `visited` gets the lanes where bios
+    /// wait.
     fn refresh(
         &mut self,
         rules: &Rules,
@@ -117,7 +118,8 @@ impl Entry {
             if path.is_some() || side.waiting == 0 {
                 *side = Side { waiting: side.waiting, ..Side::new(path) };
             }
-            // Else new bios go the way of those that still wait, behind them.
+            // With a new path new bios take it. Without one they use the old path, behind the bios
+            // that wait.
             given.extend(side.path.iter().filter(|_| gave).map(|path| path.lane.clone()));
             if let Some(path) = side.path.as_ref().filter(|_| side.waiting > 0) {
                 visited.add(&path.lane, side.waiting);
@@ -126,7 +128,7 @@ impl Entry {
         ruled.is_some()
     }
 
-    /// The entry goes.
+    /// Give the credit and the counters back, because the entry is dropped.
     fn retire(&mut self, device: &DeviceThrottle) {
         self.sides.iter_mut().for_each(|side| _ = side.give_back());
         device.retire(self.group, &self.counts);
@@ -149,7 +151,7 @@ impl Entries {
         (entry.group == group).then_some(entry)
     }
 
-    /// The entry of `group`, made if need be. `None` if `rules` have no such group.
+    /// The entry of `group`, made if there is none. `None` if `rules` do not have the group.
     pub(super) fn find_or_make(
         &mut self,
         group: GroupId,
@@ -178,8 +180,8 @@ impl Entries {
         Some(())
     }
 
-    /// Go by `rules`. `visited`, which is empty, gets the lanes where bios wait. The lanes that may
-    /// let bios go earlier, because credit went back to limits there.
+    /// Follow `rules`. `visited`, which is empty, gets the lanes where bios wait. Returns the lanes
+    /// that may let bios go earlier because credit was given back.
     pub(super) fn refresh(
         &mut self,
         rules: &Rules,
@@ -201,7 +203,7 @@ impl Entries {
         given
     }
 
-    /// `bio`, which waited, waits no more. Its entry.
+    /// Note that `bio` does not wait any more. Returns its entry.
     pub(super) fn end_waiting(
         &mut self,
         bio: &Bio,
@@ -224,14 +226,14 @@ impl Entries {
         entry
     }
 
-    /// Retire the former entries of which no bio waits any more.
+    /// Drop the former entries without waiting bios.
     pub(super) fn retire_former(&mut self, device: &DeviceThrottle) {
         for mut entry in self.former.extract_if(.., |entry| !entry.has_waiting()) {
             entry.retire(device);
         }
     }
 
-    /// Retire all entries: the channel goes.
+    /// Drop all entries, because the channel is dropped.
     pub(super) fn retire_all(&mut self, device: &DeviceThrottle) {
         let current = self.current.drain(..).flatten().map(|entry| *entry);
         current.chain(self.former.drain(..)).for_each(|mut entry| entry.retire(device));
@@ -257,7 +259,7 @@ mod tests {
     }
 
     impl Fixture {
-        /// The rules change. Lanes to which credit went back.
+        /// Change the rules. Returns the lanes to which credit was given back.
         fn refresh(&mut self, scene: Scene) -> Vec<Arc<Lane>> {
             self.scene = scene;
             self.visited.clear();
@@ -269,13 +271,13 @@ mod tests {
             made.expect("the rules have the group")
         }
 
-        /// A write of a group waits.
+        /// Let a write of a group wait.
         fn queue(&mut self, id: GroupId) {
             let lane = self.entry(id).begin_waiting(Write);
             self.visited.add_new(&lane);
         }
 
-        /// A write of a group waits no more. The group of its entry.
+        /// End the wait of a write of a group. Returns the group of its entry.
         fn grant(&mut self, id: GroupId) -> GroupId {
             let bio = self.scene.bio(id);
             self.entries.end_waiting(&bio, &self.scene.rules, &mut self.visited).group

@@ -1,4 +1,4 @@
-//! A device with groups, each limited by itself, for the tests of a channel's parts.
+//! A device with groups that each have their own limit, for the tests of a channel's parts.
 
 use crate::budget::{BURST, ticks_of};
 use crate::device::DeviceThrottle;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// The time of a scene.
 pub(super) const NOW: Ns = 1_000_000_000;
-/// Writes that a limited group may do in a second.
+/// The writes that a limited group may do in a second.
 const RATE: u64 = 1000;
 
 /// A device and a channel of it.
@@ -28,18 +28,18 @@ pub(super) struct Scene {
     locks: Arc<LockCounters>,
 }
 
-/// A number that the group in `slot` may have: the first, the second and so on.
+/// The `nth` number of a group in `slot`.
 pub(super) fn group(slot: usize, nth: u32) -> GroupId {
     let first = GroupId::first_in_slot(slot).expect("a slot");
     (0..nth).fold(first, |id, _| id.next_in_slot())
 }
 
-/// A group of which nothing is limited.
+/// A group without limits.
 pub(super) fn free(id: GroupId) -> Arc<Ruled> {
     Arc::new(Ruled { id, paths: [None, None] })
 }
 
-/// A group whose writes are limited, in a lane of its own.
+/// A group with a limit of writes, in a lane of its own.
 pub(super) fn limited(id: GroupId) -> Arc<Ruled> {
     let meter = Arc::new(Meter::default());
     meter.set_rates(ticks_of(NOW), None, Some(RATE));
@@ -69,8 +69,7 @@ impl Scene {
         self.path(id).lane.clone()
     }
 
-    /// Ticks that a limited group has to wait before all that it was charged has passed, and one
-    /// more write.
+    /// The ticks until a limited group has paid for all that it was charged and for one more write.
     pub(super) fn owed(&self, id: GroupId) -> u64 {
         let when = self.path(id).meters().map(|meter| meter.when(512)).sum::<u64>();
         (when + BURST).saturating_sub(ticks_of(NOW))
@@ -83,7 +82,7 @@ impl Scene {
         bio
     }
 
-    /// A write of a group waits at its lane.
+    /// Publish a write of a group at its lane, where it waits.
     pub(super) fn publish(&self, id: GroupId) {
         let mut bios = BioList::new();
         bios.push(self.bio(id));

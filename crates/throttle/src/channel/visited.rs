@@ -1,9 +1,8 @@
 //! The lanes where bios of one channel wait.
 //!
 //! Invariants:
-//! * Each lane stands here once, with how many bios of the channel wait there.
-//! * A lane without any is dropped by [`Visited::drop_idle`], after all bios that were granted are
-//!   taken.
+//! * Each lane is listed once, with the number of the channel's bios that wait there.
+//! * [`Visited::drop_idle`] drops lanes without waiting bios, after all granted bios are taken.
 
 use crate::dispatcher::Dispatcher;
 use crate::lane::{Lane, NEVER};
@@ -12,7 +11,7 @@ use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use std::sync::Arc;
 
-/// When a channel rechecks a lane whose next time is not known, because another thread is just
+/// The delay of a recheck of a lane whose next time is not known, because another thread is just
 /// taking the bios in.
 const RECHECK_NS: Ns = 1_000_000;
 
@@ -21,7 +20,7 @@ struct Visit {
     bios: usize,
     /// Bios were published there in this call.
     is_new: bool,
-    /// When to recheck if it is not known when bios may go.
+    /// The time of a recheck if the time of the next bio is not known.
     recheck: Ns,
 }
 
@@ -48,19 +47,19 @@ impl Visited {
         &mut self.0[at]
     }
 
-    /// So many bios more wait at `lane`.
+    /// Add `bios` more bios that wait at `lane`.
     pub(super) fn add(&mut self, lane: &Arc<Lane>, bios: usize) {
         self.visit(lane).bios += bios;
     }
 
-    /// One more bio waits at `lane`, where it was just published.
+    /// Add a bio that waits at `lane`, where it was just published.
     pub(super) fn add_new(&mut self, lane: &Arc<Lane>) {
         let visit = self.visit(lane);
         visit.bios += 1;
         visit.is_new = true;
     }
 
-    /// One bio less waits at `lane`.
+    /// Remove one bio that does not wait at `lane` any more.
     pub(super) fn take(&mut self, lane: &Arc<Lane>) {
         self.visit(lane).bios -= 1;
     }
@@ -70,12 +69,12 @@ impl Visited {
         self.0.clear();
     }
 
-    /// Forget the lanes where nothing waits any more.
+    /// Forget the lanes without waiting bios.
     pub(super) fn drop_idle(&mut self) {
         self.0.retain(|visit| visit.bios > 0);
     }
 
-    /// How many bios wait at each lane.
+    /// The number of bios that wait at each lane.
     #[cfg(all(test, not(loom)))]
     pub(super) fn counts(&self) -> Vec<usize> {
         self.0.iter().map(|visit| visit.bios).collect()
@@ -86,7 +85,7 @@ impl Visited {
         self.0.iter().map(|visit| visit.due(port)).min()
     }
 
-    /// Run the lanes that are due by the caller's clock for its channel `port`.
+    /// Run the lanes that are due for the caller's channel `port`.
     pub(super) fn run_due(&mut self, dispatcher: &mut Dispatcher<'_>, port: u32) {
         let now = dispatcher.now();
         self.run(dispatcher, |visit| visit.due(port) <= now);
@@ -97,7 +96,7 @@ impl Visited {
         self.run(dispatcher, |visit| visit.is_new);
     }
 
-    /// Run all lanes, so that all bios of channels that are gone leave them.
+    /// Run all lanes, so that the bios of dropped channels leave them.
     pub(super) fn purge(&mut self, dispatcher: &mut Dispatcher<'_>) {
         self.0.iter().for_each(|visit| visit.lane.purge());
         self.run(dispatcher, |_| true);
@@ -120,7 +119,7 @@ impl Visited {
         let mut bios = BioList::new();
         for visit in &self.0 {
             bios.append(&mut dispatcher.take_out(&visit.lane, &is_one));
-            // A channel that found the turn taken meanwhile relies on us.
+            // A channel that found the turn taken meanwhile relies on this run.
             dispatcher.run(&visit.lane);
         }
         bios
