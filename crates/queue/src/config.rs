@@ -1,57 +1,57 @@
-//! The configuration of a queue that can change on a live device. Channels keep a copy and read
-//! a counter once a submit call to see whether it is still the current one.
+//! The configuration of a queue, which can change on a live device. Each channel keeps a copy, and
+//! reads a counter once in each submit call to see whether the copy is current.
 
 use crate::queues::QueueMap;
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::{Ports, SchedulerKind};
 use drystone_core::{Limits, Published};
 
-/// The configuration as channels find it.
+/// The published configuration.
 pub type ConfigCell = Published<Config>;
 
 /// The settings that may change on a live queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Limits in force, after the user's own.
+    /// The limits in force, which include the user's own.
     pub limits: Limits,
-    /// `queue/nomerges`: 0 all merges, 1 only in the plug, 2 none.
+    /// `queue/nomerges`: 0 for all merges, 1 for merges in the plug only, 2 for none.
     pub nomerges: u8,
     /// `queue/iostats`.
     pub iostats: bool,
     /// `queue/io_timeout` in nanoseconds.
     pub timeout_ns: u64,
-    /// `queue/nr_requests`: how many requests a hardware queue may have with the driver; with a
-    /// scheduler, how many units it may have kept or with the driver.
+    /// `queue/nr_requests`: the most requests that a hardware queue may have with the driver. With
+    /// a scheduler, the most units that it may have kept or with the driver.
     pub nr_requests: u32,
     /// `queue/scheduler`.
     pub scheduler: SchedulerKind,
     /// `queue/iosched/*`.
     pub tunables: Tunables,
-    /// `queue/iosched/straight`: batches go past an empty scheduler.
+    /// `queue/iosched/straight`: batches bypass an empty scheduler.
     pub straight: bool,
     /// The channels that are open.
     pub ports: Ports,
     /// The hardware queues.
     pub(crate) map: QueueMap,
-    /// `queue/io_poll` as the user wishes it, whether there is a queue to poll or not.
+    /// The user's choice of `queue/io_poll`, even if there is no queue to poll.
     pub wants_poll: bool,
-    /// The calls that are just telling the devices above that polling ends.
+    /// The number of calls under way that tell the devices above that polling ends.
     pub(crate) polling_ends: u32,
-    /// `queue/write_cache` as the user sees it, whatever the driver says.
+    /// The user's choice of `queue/write_cache`, whatever the driver reports.
     pub write_cache: Option<bool>,
-    /// `queue/discard_max_bytes` of the user; the driver's own limit holds beside it.
+    /// The user's choice of `queue/discard_max_bytes`; the driver's own limit applies too.
     pub max_discard_bytes: Option<u64>,
-    /// Channels go as soon as nothing of theirs is in flight.
+    /// Channels end as soon as they have nothing in flight.
     pub(crate) is_retired: bool,
 }
 
 impl Config {
-    /// Polled I/O is accepted as such.
+    /// True if polled I/O is accepted.
     pub fn polls(&self) -> bool {
         self.wants_poll && self.map.hw().poll > 0
     }
 
-    /// True if the devices above may count on that.
+    /// True if the devices above may rely on polling.
     pub(crate) fn may_be_polled(&self) -> bool {
         self.polls() && self.polling_ends == 0
     }

@@ -7,26 +7,26 @@ use drystone_core::{Bio, ChannelId, Env, Extent, Limits, Result, Status};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The number of hardware queues that a device has and how deep they are.
+/// The number and depth of a device's hardware queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HwQueues {
-    /// Queues for everything that is not polled; at least 1.
+    /// The number of queues for I/O that is not polled; at least 1.
     pub default: u32,
-    /// Queues for polled I/O; 0 if the device cannot poll.
+    /// The number of queues for polled I/O; 0 if the device cannot poll.
     pub poll: u32,
-    /// Tags of each queue.
+    /// The number of tags of each queue.
     pub depth: u32,
 }
 
 /// A driver's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Issue {
-    /// It is done already.
+    /// The request is done already.
     Done(Status),
-    /// The driver has it and will say when it is done.
+    /// The driver has the request and will report its completion.
     Started,
-    /// The driver cannot take it before something it has completes, or the clock passes the
-    /// given time if it is not 0; the queue keeps it.
+    /// The driver cannot take the request until one that it has completes, or, if the given time is
+    /// not 0, until that time. The queue keeps the request.
     Busy(u64),
 }
 
@@ -38,38 +38,38 @@ pub trait Driver: Send + Sync + 'static {
     /// The kind in listings: `null`, `ram`, `file`.
     fn kind(&self) -> &'static str;
 
-    /// Size in bytes, as of now.
+    /// The present size in bytes.
     fn size_bytes(&self) -> u64;
 
     /// The limits of a request.
     fn limits(&self) -> Limits;
 
-    /// Its hardware queues, as they are at first.
+    /// The device's hardware queues at the start.
     fn hw_queues(&self) -> HwQueues;
 
-    /// True if requests are worth ordering at all: with one hardware queue such a device gets
-    /// `mq-deadline` unless the user says otherwise. Devices in memory say no.
+    /// True if ordering requests is useful. Such a device with one hardware queue gets
+    /// `mq-deadline` unless the user chooses otherwise. Devices in memory return false.
     fn wants_scheduler(&self) -> bool {
         true
     }
 
-    /// True if users may change the numbers of its hardware queues while it runs, as
-    /// `submit_queues` and `poll_queues` (null_blk). The request queue keeps these numbers.
+    /// True if users may change the numbers of hardware queues while the device runs, as
+    /// `submit_queues` and `poll_queues` of null_blk. The request queue keeps these numbers.
     fn has_settable_hw_queues(&self) -> bool {
         false
     }
 
-    /// Open the device for a context; `channel` is the owner number for ring tokens and
-    /// messages, `slots` how many requests can be in flight.
+    /// Open the device for a context. `channel` is the owner number for ring tokens and messages;
+    /// `slots` is the number of requests that can be in flight.
     ///
     /// # Errors
-    /// When the operating system refuses what it needs.
+    /// The operating system refuses a resource.
     fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<Self::Queue>;
 
     /// The allocation query; see [`drystone_core::Device::extents`].
     ///
     /// # Errors
-    /// When the file system refuses.
+    /// The file system refuses the query.
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>>;
 
     /// The value of an attribute of the driver's own.
@@ -77,47 +77,48 @@ pub trait Driver: Send + Sync + 'static {
         None
     }
 
-    /// Change an attribute of the driver's own; `None` if it has no such attribute. Then all its
-    /// queues are told ([`DriverQueue::refresh`]).
+    /// Change one of the driver's own attributes; `None` if it has none of this name. After a
+    /// change the request queue informs all queues of the driver ([`DriverQueue::refresh`]).
     fn set_attribute(&self, _name: &str, _value: &str) -> Option<Result<()>> {
         None
     }
 }
 
-/// The longest discard or write of zeroes, in bytes, that a driver must complete inline if it
-/// [completes inline](DriverQueue::completes_inline) at all: about 1 ms.
+/// The longest discard or write of zeroes, in bytes, that must complete inline with a driver that
+/// [completes inline](DriverQueue::completes_inline). It takes about 1 ms.
 pub const INLINE_BYTES_MAX: u64 = 4 << 20;
 
 /// A leaf device as one context uses it.
 pub trait DriverQueue: Send + 'static {
-    /// Take a request. The memory it names stays until the driver has given it back.
+    /// Take a request. Its memory stays valid until the driver has given the request back.
     fn queue_rq(&mut self, env: &mut Env, request: &mut Request) -> Issue;
 
-    /// Use the device's poll queue of that number from now on; without one, end polled requests as
-    /// others. Called when the queue is opened, and again when the number of poll queues changed,
-    /// while nothing of this context is in flight.
+    /// Use the device's poll queue `queue` from now on. Without one, end polled requests like
+    /// others. Called when the queue is opened, and again after the number of poll queues has
+    /// changed, while this context has nothing in flight.
     fn use_poll_queue(&mut self, _env: &mut Env, _queue: Option<u32>) {}
 
-    /// True if [`DriverQueue::queue_rq`] ends each request that it takes, unless that is polled, or
-    /// a discard or write of zeroes longer than [`INLINE_BYTES_MAX`]. Then a context may run
-    /// requests of another one and holds nothing of it afterwards.
+    /// True if [`DriverQueue::queue_rq`] completes each request that it takes, except polled ones,
+    /// and discards and writes of zeroes longer than [`INLINE_BYTES_MAX`]. Then a context may issue
+    /// requests of another context, and holds none of them afterwards.
     fn completes_inline(&self) -> bool {
         false
     }
 
-    /// Do `bio` in this call, without a request: a read or write whose data is the beginning of one
-    /// segment, checked by the queue. `None` if the driver wants a request for it. Only called
-    /// where [`DriverQueue::completes_inline`].
+    /// Complete `bio` in this call, without a request. The bio is a read or write, whose data is
+    /// the beginning of one segment, and the queue has checked it. `None` if the driver wants a
+    /// request for it. Called only with drivers that return true for
+    /// [`DriverQueue::completes_inline`].
     #[inline]
     fn do_bio(&mut self, _env: &mut Env, _bio: &Bio) -> Option<Status> {
         None
     }
 
-    /// No more requests follow for now.
+    /// No more requests follow for the moment.
     fn commit(&mut self, _env: &mut Env) {}
 
-    /// An operation on the ring ended. Slots of requests that are done by it, with their
-    /// `status` set, are pushed to `done`.
+    /// Handle the end of an operation on the ring. For each request that is done by that, set its
+    /// `status` and push its slot to `done`.
     fn ring_event(
         &mut self,
         env: &mut Env,
@@ -126,7 +127,7 @@ pub trait DriverQueue: Send + 'static {
         done: &mut Vec<u32>,
     );
 
-    /// A message came. As for ring events.
+    /// Handle a message. Reports requests as `ring_event` does.
     fn message(
         &mut self,
         _env: &mut Env,
@@ -136,12 +137,12 @@ pub trait DriverQueue: Send + 'static {
     ) {
     }
 
-    /// Look for completions of polled requests. As for ring events.
+    /// Look for completions of polled requests. Reports requests as `ring_event` does.
     fn poll(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &mut Vec<u32>) {}
 
-    /// Bios whose `user_data` lies in `range` are not wanted any more. A discard or write of zeroes
-    /// that the driver does piece by piece, and that is for such bios alone, must end with
-    /// [`drystone_core::Status::Cancelled`] before its time. As for ring events.
+    /// Note that bios with `user_data` in `range` are not wanted any more. If the driver does a
+    /// discard or write of zeroes in pieces, and only for such bios, it must end that early with
+    /// [`drystone_core::Status::Cancelled`]. Reports requests as `ring_event` does.
     fn withdraw(
         &mut self,
         _env: &mut Env,
@@ -151,13 +152,13 @@ pub trait DriverQueue: Send + 'static {
     ) {
     }
 
-    /// The requests in `done`, which have ended since the last call, are about to be given back.
-    /// Their `status` may still be changed.
+    /// The requests in `done` have ended since the last call and are about to be given back. The
+    /// driver may still change their `status`.
     #[inline]
     fn ending(&mut self, _env: &mut Env, _slots: &mut Slots, _done: &[u32]) {}
 
-    /// Something has changed, perhaps an attribute of the driver: take that over. May be called in
-    /// the middle of any call, and is called though the context's owner is away.
+    /// Follow a change, for example of an attribute of the driver. May be called in the middle of
+    /// any call, and also while the context's owner is away.
     #[inline]
     fn refresh(&mut self, _env: &mut Env) {}
 
@@ -166,11 +167,11 @@ pub trait DriverQueue: Send + 'static {
         false
     }
 
-    /// The queue is about to be dropped, with nothing in flight, while its context goes on: give
-    /// back what the context's ring knows of it.
+    /// Remove what the context's ring has of this queue. The queue is about to be dropped with
+    /// nothing in flight, while its context goes on.
     fn close(&mut self, _env: &mut Env) {}
 
-    /// A request took longer than the queue's time-out. Ask for it to come back early if that
-    /// is possible; it stays in flight until it does.
+    /// A request took longer than the queue's time-out. If possible, ask for its early return; it
+    /// stays in flight until then.
     fn timed_out(&mut self, _env: &mut Env, _request: &mut Request) {}
 }

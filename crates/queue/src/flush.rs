@@ -1,4 +1,4 @@
-//! The flush machine: turns PREFLUSH, FUA and flush bios into what the device understands
+//! The flush machine: turns PREFLUSH, FUA and flush bios into operations that the device supports
 //! (Linux `Documentation/block/writeback_cache_control.rst`, `block/blk-flush.c`).
 //!
 //! | write cache | device FUA | bio             | steps                     |
@@ -12,32 +12,32 @@
 //! | yes         | no         | PREFLUSH + FUA  | preflush, data, postflush |
 //!
 //! Invariants:
-//! * At most one flush command of a channel is in flight. A bio that comes meanwhile waits for
-//!   the next one, because the running one may have begun before that bio's writes completed.
-//! * A failed flush ends every bio that waited for it with its error: for a write with
-//!   PREFLUSH the data is then not written at all.
-//! * Bios in here never merge. Bios that come out are not yet cut to the limits.
-//! * A bio without bytes is a flush if it has PREFLUSH, and nothing at all if it has only FUA.
+//! * At most one flush command of a channel is in flight. A bio that comes meanwhile waits for the
+//!   next one, because the running one may have begun before that bio's writes completed.
+//! * A failed flush ends every bio that waited for it with its error. The data of a write with
+//!   PREFLUSH is then not written.
+//! * Bios in the machine never merge. Bios that leave it are not cut to the limits yet.
+//! * A bio without data is a flush if it has PREFLUSH; with FUA alone it does nothing.
 
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 
-/// The next step of a bio that came out of the machine.
+/// The next step of a bio that leaves the machine.
 pub(crate) enum Next {
-    /// It is over.
+    /// The bio ends.
     End(Box<Bio>, Status),
-    /// Its data part goes to the device.
+    /// The data of the bio goes to the device.
     Data(Box<Bio>),
 }
 
 /// The first step of a bio that concerns the flush machine.
 pub(crate) enum Start {
-    /// Nothing to do: it is over.
+    /// The bio has nothing to do and ends.
     End(Box<Bio>),
-    /// A normal bio.
+    /// The bio needs no flush.
     Normal(Box<Bio>),
-    /// Data first, then a flush.
+    /// The bio's data is written first, then a flush follows.
     ThenFlush(Box<Bio>),
-    /// It waits for a flush in the machine.
+    /// The bio waits in the machine for a flush.
     Queued,
 }
 
@@ -48,9 +48,9 @@ pub(crate) fn has_fua(op: Op, limits: &Limits) -> bool {
 
 #[derive(Default)]
 pub(crate) struct FlushMachine {
-    /// Waiting for the next flush command, before or (FUA cleared) after their data.
+    /// Bios that wait for the next flush command, before or (FUA cleared) after their data.
     pending: BioList,
-    /// Served by the command in flight.
+    /// Bios that the command in flight serves.
     running: BioList,
     in_flight: bool,
 }
@@ -69,32 +69,33 @@ impl FlushMachine {
         if has_fua(bio.op, limits) { Start::Normal(bio) } else { Start::ThenFlush(bio) }
     }
 
-    /// The data of a bio that still needs a flush has been written.
+    /// Note that the data of a bio is written that still needs a flush.
     pub(crate) fn data_done(&mut self, mut bio: Box<Bio>) {
-        // From here on it is a bio without a data part left.
+        // The bio has no data part left from here on.
         bio.flags.remove(BioFlags::PREFLUSH | BioFlags::FUA);
         self.pending.push(bio);
     }
 
-    /// True when a flush command should be sent now.
+    /// True if a flush command should be sent now.
     pub(crate) fn wants_flush(&self) -> bool {
         !self.in_flight && !self.pending.is_empty()
     }
 
-    /// A flush command is being sent: it serves everything that is waiting.
+    /// Note that a flush command is sent, which serves all waiting bios.
     pub(crate) fn flush_sent(&mut self) {
         debug_assert!(self.wants_flush() && self.running.is_empty());
         self.running = self.pending.take();
         self.in_flight = true;
     }
 
-    /// The driver could not take the flush command now: its bios wait again, first in line.
+    /// Let the bios of a flush command wait again, before all others: the driver could not take the
+    /// command.
     pub(crate) fn flush_refused(&mut self) {
         self.in_flight = false;
         self.pending.prepend(&mut self.running);
     }
 
-    /// The flush command ended with `status`. Calls `next` for each bio that it served.
+    /// End the flush command with `status`. Calls `next` for each bio that it served.
     pub(crate) fn flush_ended(&mut self, status: Status, mut next: impl FnMut(Next)) {
         debug_assert!(self.in_flight);
         self.in_flight = false;
@@ -111,12 +112,12 @@ impl FlushMachine {
         }
     }
 
-    /// Bios in the machine.
+    /// The number of bios in the machine.
     pub(crate) fn len(&self) -> usize {
         self.pending.len() + self.running.len()
     }
 
-    /// Take out what no command serves yet.
+    /// Take the bios that no command serves yet.
     pub(crate) fn take_pending(&mut self) -> BioList {
         self.pending.take()
     }
@@ -133,7 +134,7 @@ mod tests {
         bio
     }
 
-    /// The steps of a bio, as text, with the given status of every flush command.
+    /// The steps of a bio as text, if every flush command ends with the given status.
     fn steps(mut bio: Box<Bio>, cache: bool, fua: bool, flush: Status) -> String {
         let limits = Limits { write_cache: cache, fua, ..Limits::default() };
         let mut machine = FlushMachine::default();

@@ -1,14 +1,14 @@
 //! The request queue of a leaf device: plug, merging, splitting, tags, schedulers, the flush
 //! machine, time-outs and statistics, between bios above and a driver below.
 //!
-//! The order is that of Linux's blk-mq: a bio is checked, split to the device's limits, merged
-//! with what the plug or scheduler holds, gets a tag and becomes a request, and goes to the
-//! driver. One [`channel::RequestChannel`] does this for one context; what contexts share is a
-//! tag set for each hardware queue and a configuration that is read by copy.
+//! The order is that of Linux's blk-mq. A bio is checked, split to the device's limits, and merged
+//! with bios in the plug or scheduler; then it gets a tag, becomes a request and goes to the
+//! driver. A [`channel::RequestChannel`] does this for one context. Contexts share a tag set for
+//! each hardware queue, and a configuration of which each keeps a copy.
 //!
 //! # Example
 //!
-//! The driver of a device that holds nothing but zeroes, behind a request queue:
+//! The driver of a device of zeroes, behind a request queue:
 //!
 //! ```
 //! use drystone_core::clock::SystemClock;

@@ -20,15 +20,15 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Channel, ChannelId, Device, DeviceInfo, Env, Extent, Holders, Limits, Result};
 use std::sync::Arc;
 
-/// Settings of a queue that its maker may choose; `None` leaves the default.
+/// The options of a new queue; `None` keeps the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QueueOptions {
     /// `queue/scheduler`; by default `mq-deadline` on devices with one hardware queue that want it.
     pub scheduler: Option<SchedulerKind>,
     /// `queue/iosched/*` by name: the scheduler's tunables.
     pub iosched: Vec<(&'static str, String)>,
-    /// `queue/nr_requests`: of each hardware queue, requests with the driver; with a scheduler,
-    /// units kept or with the driver.
+    /// `queue/nr_requests` of each hardware queue: the most requests with the driver; with a
+    /// scheduler, the most units that are kept or with the driver.
     pub nr_requests: Option<u32>,
     /// `queue/nomerges`: 0, 1 or 2.
     pub nomerges: Option<u8>,
@@ -49,9 +49,9 @@ pub struct QueueOptions {
 /// Default request time-out (Linux: 30 s).
 const TIMEOUT_MS: u64 = 30_000;
 
-/// With a scheduler, `queue/nr_requests` begins at this: what Linux has where the driver's depth is
-/// 128 or more (`2 * BLKDEV_DEFAULT_RQ`). Units are not made of tags here, so a small depth is no
-/// reason to keep fewer, which would only spoil their order.
+/// The default of `queue/nr_requests` with a scheduler: Linux's value for drivers with a depth of
+/// at least 128 (`2 * BLKDEV_DEFAULT_RQ`). Kept units need no tags here, so a smaller depth is no
+/// reason to keep fewer units, which would only make their order worse.
 const SCHED_RQ: u32 = 256;
 /// The most that `queue/nr_requests` may be with a scheduler (Linux: `MAX_SCHED_RQ`).
 const SCHED_RQ_MAX: u32 = 2048;
@@ -65,7 +65,7 @@ impl<D: Driver> RequestQueue<D> {
     /// Put a queue in front of `driver`. `locks` counts the control plane's locks.
     ///
     /// # Errors
-    /// When an option is outside what the driver permits.
+    /// An option is outside the range that the driver permits.
     pub fn new(
         name: &str,
         driver: D,
@@ -77,10 +77,10 @@ impl<D: Driver> RequestQueue<D> {
 }
 
 impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
-    /// The same with another scheduler in the place of `mq-deadline`.
+    /// The same with another scheduler instead of `mq-deadline`.
     ///
     /// # Errors
-    /// When an option is outside what the driver permits.
+    /// An option is outside the range that the driver permits.
     pub fn with_scheduler(
         name: &str,
         driver: D,
@@ -129,7 +129,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Ok(queue)
     }
 
-    /// Tags of hardware queue `hctx`.
+    /// The tags of hardware queue `hctx`.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn tags(&self, hctx: usize) -> crate::queues::Tags {
         self.config().map.sets()[hctx].clone()
@@ -140,17 +140,17 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         &self.shared.driver
     }
 
-    /// Take over limits that changed in the driver (it grew, or lost its discard).
+    /// Follow limits that changed in the driver (it grew, or lost its discard).
     ///
     /// # Errors
-    /// Never with `max_bytes` unset; else when it is outside the permitted range.
+    /// `max_bytes` is outside the permitted range.
     pub fn refresh_limits(&self, max_bytes: Option<u32>) -> Result<()> {
         self.set_limits(|config| {
             config.limits.max_bytes = max_bytes.unwrap_or(config.limits.max_bytes);
         })
     }
 
-    /// Change what the user wishes, and combine that with the driver's limits again.
+    /// Change the user's choices, and combine them with the driver's limits again.
     fn set_limits(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         let s = &self.shared;
         s.config.update(&s.locks, |config| {
@@ -177,8 +177,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.shared.driver.hw_queues().depth.max(1)
     }
 
-    /// Change the scheduler on the live device. The former one goes on to dispatch its units;
-    /// nothing waits for it. Depth and tunables take their defaults, as in Linux.
+    /// Change the scheduler of the live device. The former scheduler goes on to dispatch its units;
+    /// nothing waits for that. Depth and tunables get their defaults, as in Linux.
     fn set_scheduler(&self, kind: SchedulerKind) -> Result<()> {
         let depth = self.depth();
         let nr_requests = match kind {
@@ -195,14 +195,14 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Ok(())
     }
 
-    /// No more requests than `nr_requests` are with the driver.
+    /// Limit the requests with the driver to `nr_requests`.
     fn limit_tags(&self, config: &Config) {
         let limit = config.nr_requests.min(self.depth());
         config.map.sets().iter().for_each(|tags| tags.set_limit(limit));
     }
 
-    /// Wake the channels that wait for a tag that may be handed out now, even if their owners are
-    /// away.
+    /// Wake the channels that wait for a tag if tags may be handed out now, even if their owners
+    /// are away.
     fn wake_waiters(&self) {
         for tags in self.config().map.sets() {
             let mut woken = Vec::new();
@@ -215,14 +215,14 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         config.map.change(default, poll, config.nr_requests.min(self.depth()));
     }
 
-    /// Each channel takes over the change, and goes to its new queues, even if
-    /// its owner is away; to those at once if nothing of it is in flight. Nothing waits for that.
+    /// Have each channel follow the change and move to its new queues, even if its owner is away. A
+    /// channel without requests in flight moves at once. Nothing waits for the others.
     fn tell_channels(&self) {
         self.config().ports.iter().for_each(|port| port.doorbell().clone().send_and_kick());
     }
 
-    /// Make a change by which polling ends. Before it happens the devices above are told, and none
-    /// begins to count on polling meanwhile.
+    /// Make a change by which polling ends. The devices above are told before it takes effect, and
+    /// none of them begins to rely on polling meanwhile.
     fn end_polling(&self, change: impl FnOnce(&mut Config)) -> Result<()> {
         self.set_config(|c| c.polling_ends += 1)?;
         self.shared.holders.polling_ends();
@@ -232,8 +232,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         })
     }
 
-    /// Let the driver change one of its own attributes, and its queues take that over; false if it
-    /// has none of that name.
+    /// Have the driver change one of its own attributes, and its queues follow the change. False if
+    /// it has none of this name.
     fn set_driver_attribute(&self, name: &str, value: &str) -> Result<bool> {
         let Some(changed) = self.shared.driver.set_attribute(name, value) else {
             return Ok(false);
@@ -251,8 +251,8 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
     }
 }
 
-/// The scheduler of a queue whose maker chose none: `mq-deadline` where there is one hardware
-/// queue whose requests are worth ordering.
+/// The default scheduler of a queue: `mq-deadline` if the device has one hardware queue and
+/// ordering its requests is useful.
 pub fn default_scheduler(driver: &impl Driver) -> SchedulerKind {
     match driver.hw_queues().default == 1 && driver.wants_scheduler() {
         true => SchedulerKind::MqDeadline,
@@ -260,16 +260,16 @@ pub fn default_scheduler(driver: &impl Driver) -> SchedulerKind {
     }
 }
 
-/// Most that `queue/nomerges` may be.
+/// The highest value of `queue/nomerges`.
 pub const NOMERGES_MAX: u64 = 2;
 
-/// The least and the most that `queue/max_sectors_kb` may be: `hw_kb` is `queue/max_hw_sectors_kb`,
-/// and a request takes at least a page and a logical block.
+/// The range of `queue/max_sectors_kb`. `hw_kb` is `queue/max_hw_sectors_kb`; a request must be
+/// able to take a page and a logical block.
 pub fn max_sectors_kb_range(hw_kb: u64, logical_block_size: u32) -> (u64, u64) {
     (u64::from(logical_block_size >> 10).max(4).min(hw_kb), hw_kb)
 }
 
-/// The most that `queue/nr_requests` may be with `scheduler`, in front of `driver`.
+/// The highest value of `queue/nr_requests` with `scheduler`, in front of `driver`.
 pub fn most_requests(driver: &impl Driver, scheduler: SchedulerKind) -> u32 {
     match scheduler {
         SchedulerKind::None => driver.hw_queues().depth.max(1),
@@ -344,7 +344,7 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         let known = |port: &Arc<Port>| left.iter().any(|other| other.as_ptr() == Arc::as_ptr(port));
         let new: Vec<_> = ports.iter().filter(|port| !known(port)).map(Arc::downgrade).collect();
         left.extend(new);
-        // A channel that checks must not find its port referred to by this thread.
+        // This thread must not keep a reference to a port that a closing channel checks.
         drop(ports);
         let doorbells = left.iter().filter_map(|port| Some(port.upgrade()?.doorbell().clone()));
         let doorbells: Vec<_> = doorbells.collect();

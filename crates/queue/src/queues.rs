@@ -1,9 +1,10 @@
-//! The hardware queues that a device has now, and which of them a context uses.
+//! The present hardware queues of a device, and the queues that each context uses.
 //!
 //! Invariants:
-//! * A tag set keeps its number for as long as the device lives. One that was taken away is used on
-//!   by the channels that have not left it yet, and by all when it comes back; so no tag is lost.
-//! * The queues of a context follow from its number and the counts alone.
+//! * A tag set keeps its number as long as the device lives. If its queue is removed, channels use
+//!   the set until they have moved, and all may use it again when the queue comes back. So no tag
+//!   is lost.
+//! * The queues of a context depend only on its number and on the numbers of queues.
 
 use crate::driver::HwQueues;
 use crate::tags::TagSet;
@@ -11,7 +12,7 @@ use crossbeam_utils::CachePadded;
 use drystone_core::ContextId;
 use std::sync::Arc;
 
-/// Most hardware queues of a kind.
+/// The most hardware queues of a kind.
 pub const QUEUES_MAX: u32 = 1024;
 
 /// The number of a hardware queue of a device.
@@ -33,25 +34,25 @@ pub(crate) type Tags = Arc<CachePadded<TagSet>>;
 #[derive(Clone)]
 pub(crate) struct QueueMap {
     hw: HwQueues,
-    /// By number: those there are, and behind them those there were.
+    /// The tag sets by number: those of the present queues, then those of removed queues.
     sets: Arc<[Tags]>,
-    /// Counts changes.
+    /// The count of changes.
     generation: u64,
 }
 
 /// The hardware queues that a context maps to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueSlot {
-    /// Its hardware queue.
+    /// The context's hardware queue.
     pub(crate) hctx: HctxId,
-    /// The word of tags that it tries first.
+    /// The word of tags that the context tries first.
     pub(crate) hint: u32,
-    /// Its poll queue, if the device polls.
+    /// The context's poll queue, if the device polls.
     pub(crate) poll: Option<u32>,
 }
 
 impl QueueSlot {
-    /// True if `other` means the same queues.
+    /// True if `other` has the same queues.
     pub(crate) fn has_queues_of(&self, other: &QueueSlot) -> bool {
         (self.hctx, self.poll) == (other.hctx, other.poll)
     }
@@ -67,7 +68,7 @@ impl QueueMap {
         QueueMap { hw, sets: (0..hw.default).map(|_| new_set(hw.depth)).collect(), generation: 0 }
     }
 
-    /// Their number.
+    /// The numbers of queues and their depth.
     pub(crate) fn hw(&self) -> HwQueues {
         self.hw
     }
@@ -77,13 +78,13 @@ impl QueueMap {
         self.generation
     }
 
-    /// The tags of every queue, also of those that were taken away.
+    /// The tags of every queue, including removed queues.
     #[inline]
     pub(crate) fn sets(&self) -> &[Tags] {
         &self.sets
     }
 
-    /// Queues that were taken away and are still used.
+    /// The tags of removed queues that are still in use.
     fn left_over(&self) -> impl Iterator<Item = &Tags> {
         self.sets[self.hw.default as usize..].iter().filter(|tags| tags.users() > 0)
     }
@@ -93,12 +94,12 @@ impl QueueMap {
         self.hw.default > 1 || self.left_over().next().is_some()
     }
 
-    /// The most tags that can be in use.
+    /// The most tags that may be in use.
     pub(crate) fn most_in_use(&self) -> u32 {
         self.hw.depth * (self.hw.default + self.left_over().count() as u32)
     }
 
-    /// The tags of queue `hctx`, even if it was taken away.
+    /// The tags of queue `hctx`, even if it was removed.
     #[inline]
     pub(crate) fn set(&self, hctx: HctxId) -> &Tags {
         &self.sets[hctx.index()]
@@ -115,7 +116,7 @@ impl QueueMap {
         }
     }
 
-    /// Have `default` and `poll` queues from now on. New ones hand out tags below `limit` only.
+    /// Change to `default` and `poll` queues. New queues hand out only tags below `limit`.
     pub(crate) fn change(&mut self, default: u32, poll: u32, limit: u32) {
         if (default, poll) == (self.hw.default, self.hw.poll) {
             return;

@@ -1,10 +1,10 @@
 //! The request: one command for a driver, made of a unit of bios (Linux `struct request`).
 //!
 //! Invariants:
-//! * A request lives in the slot of its tag, in the channel that took the tag. While the tag is
-//!   held no other request uses the slot, so a driver can name a request by its slot alone.
-//! * A slot is freed, and its tag given back, only after the driver has given the request back;
-//!   a time-out or a cancel only marks it.
+//! * A request is in the slot of its tag, in the channel that took the tag. While the tag is held,
+//!   no other request uses the slot, so a driver can identify a request by its slot alone.
+//! * The slot and the tag are freed only after the driver has given the request back; a time-out or
+//!   a cancel only marks the request.
 
 use crate::tags::{TagBatch, TagSet};
 use crate::unit::Unit;
@@ -16,7 +16,7 @@ pub enum State {
     /// Not in use.
     #[default]
     Idle,
-    /// Built, not with the driver.
+    /// Built, but not with the driver.
     Built,
     /// With the driver.
     InFlight,
@@ -25,26 +25,27 @@ pub enum State {
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
-    /// Its bios end with it.
+    /// The bios end with the request.
     #[default]
     Normal,
-    /// A flush command of the flush machine; it has no bios.
+    /// The request is a flush command of the flush machine; it has no bios.
     Flush,
-    /// Its only bio needs a flush afterwards before it ends.
+    /// The request's only bio needs a flush before it ends.
     ThenFlush,
 }
 
-/// One command for a driver. Its slot fills whole cache lines: no other context's data is there.
+/// One command for a driver. Its slot fills whole cache lines, so it shares none with another
+/// context's data.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Request {
-    /// The operation, and the bios it is for.
+    /// The operation and its bios.
     pub unit: Unit,
-    /// The way it ended; set by the code that ends it.
+    /// The result; set by the code that ends the request.
     pub status: Status,
-    /// Anything the driver wants to remember with the request.
+    /// Free for the driver's use.
     pub driver_data: u64,
-    /// When it was handed to the driver, ns.
+    /// The time at which it was given to the driver, in ns.
     pub(crate) issue_ns: u64,
     pub(crate) slot: u32,
     /// The tag of the slot.
@@ -52,14 +53,14 @@ pub struct Request {
     pub(crate) state: State,
     pub(crate) kind: Kind,
     pub(crate) timed_out: bool,
-    /// It was counted as started, so it will be counted as ended.
+    /// The request was counted as started, so it must be counted as ended.
     pub(crate) counted: bool,
     /// The lane that a shared scheduler counts it for, plus one; 0 if none does.
     pub(crate) sched_lane: u8,
 }
 
 impl Request {
-    /// Number of the slot, by which the driver names the request.
+    /// The number of the slot, by which the driver identifies the request.
     #[inline]
     pub fn slot(&self) -> u32 {
         self.slot
@@ -109,7 +110,7 @@ impl Slots {
         &mut self.requests[slot as usize]
     }
 
-    /// The request in `slot` if the driver has it; for results that come from outside.
+    /// The request in `slot` if the driver has it; for results from outside the program.
     pub fn in_flight(&mut self, slot: u32) -> Option<&mut Request> {
         self.requests.get_mut(slot as usize).filter(|rq| rq.state == State::InFlight)
     }

@@ -1,6 +1,6 @@
 //! State that the channels of a device share.
 //!
-//! Invariant: a port is open from before its channel hands over its first bio until after the
+//! Invariant: a port is opened before its channel hands over its first bio, and closed after the
 //! channel has taken back its last one.
 
 use crate::config::{Config, ConfigCell};
@@ -16,22 +16,23 @@ use drystone_core::{ContextId, Holders, Subscription};
 use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Weak};
 
-/// The time until which the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): until a
-/// completion if it is the greatest time, until that time if it is another but 0.
+/// The time until which the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): the
+/// greatest time means until the next completion, 0 means not busy.
 ///
 /// Invariant: a context that ends the busy time passes a full fence and then tries the scheduler's
-/// turn. A holder of the turn that found the device busy lets go of the turn, passes a full fence
-/// and reads it again. So one of the two dispatches.
+/// turn. A holder of the turn that found the device busy leaves the turn, passes a full fence and
+/// reads the busy time again. So one of the two dispatches.
 #[derive(Default)]
 pub(crate) struct DeviceBusy(AtomicU64);
 
 impl DeviceBusy {
-    /// Dispatch nothing until `until`, or a completion if it is the greatest time.
+    /// Make the device busy until `until`, or until the next completion if that is the greatest
+    /// time.
     pub(crate) fn set(&self, until: Ns) {
         self.0.store(until, Release);
     }
 
-    /// End the busy time if its end has come by `now`. True if the device is still busy.
+    /// End the busy time if it is over at `now`. True if the device is still busy.
     #[inline]
     pub(crate) fn update(&self, now: Ns) -> bool {
         match self.0.load(Acquire) {
@@ -46,7 +47,7 @@ impl DeviceBusy {
         }
     }
 
-    /// A request of the device completed.
+    /// End a busy time that lasts until a completion, because a request completed.
     #[inline]
     pub(crate) fn completed(&self) {
         if self.0.load(Relaxed) == Ns::MAX {
@@ -55,7 +56,7 @@ impl DeviceBusy {
         }
     }
 
-    /// The time at which it ends, if that is known.
+    /// The end of the busy time, if it is known.
     pub(crate) fn deadline(&self) -> Option<Ns> {
         let until = self.0.load(Acquire);
         (until != 0 && until != Ns::MAX).then_some(until)
@@ -72,17 +73,17 @@ pub(crate) struct Shared<D, S> {
     pub(crate) scheduler: S,
     /// While the driver takes nothing, no channel dispatches units of the scheduler.
     pub(crate) busy: DeviceBusy,
-    /// Channels of a retired device that were there when it was retired.
+    /// The channels that a retired device had when it was retired.
     pub(crate) retired: Lock<Vec<Weak<Port>>>,
-    /// Counts the lock of `retired`, as `locks` that of `config`.
+    /// Counts the lock of `retired`; the lock's holder writes it.
     pub(crate) retired_locks: Arc<LockCounters>,
-    /// Counts the lock of `config`, and is written only while that is held.
+    /// Counts the lock of `config`; the lock's holder writes it.
     pub(crate) locks: Arc<LockCounters>,
     pub(crate) read_only: bool,
 }
 
 impl<D, S: Scheduler> Shared<D, S> {
-    /// The shared state of the channels of a device with `driver`, without a scheduler in use.
+    /// The shared state of a device with `driver`, without a scheduler.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn for_test(driver: D) -> Self {
         let locks = LockCounters::new(drystone_core::clock::ManualClock::new(1));
@@ -101,7 +102,7 @@ impl<D, S: Scheduler> Shared<D, S> {
         }
     }
 
-    /// A port for a new channel of `context`, with the queues as they are then.
+    /// Open a port for a new channel of `context`, which starts with the present queues.
     pub(crate) fn open_port(
         &self,
         context: ContextId,
@@ -121,12 +122,12 @@ impl<D, S: Scheduler> Shared<D, S> {
         made.expect("the update ran")
     }
 
-    /// Take over the current configuration, with the device's own lock counts.
+    /// Refresh a copy of the configuration, counted in the device's own lock counts.
     pub(crate) fn refresh(&self, config: &mut Subscription<Config>) {
         config.refresh(&self.config, &self.locks);
     }
 
-    /// The channel of `port` has nothing with the scheduler any more, and goes.
+    /// Close the port of a channel that has nothing with the scheduler any more and ends.
     pub(crate) fn close_port(&self, port: &Port) {
         let again = self.scheduler.closed(port, &self.locks, &mut || {
             let removed = self.config.update(&self.locks, |config| {

@@ -1,13 +1,13 @@
-//! The cuts of a bio that make its parts fit a device's limits (Linux `block/blk-merge.c`).
+//! Splits bios to a device's limits (Linux `block/blk-merge.c`).
 
 use drystone_core::{Bio, Limits, Op};
 
-/// Length in bytes of the first part of `bio` that one request can carry. Equal to the bio's
-/// length when it need not be cut; 0 when not even one block fits the segment limit.
+/// The length in bytes of the first part of `bio` that one request can carry. It is the bio's
+/// length if no split is needed, and 0 if not even one block fits the segment limit.
 ///
-/// Reads and writes end at a chunk boundary, else at a physical block boundary where possible,
-/// never within a logical block. Discards end at a multiple of the granularity. Write zeroes
-/// are cut by size only.
+/// Reads and writes are split at a chunk boundary, otherwise at a physical block boundary if
+/// possible, and never within a logical block. Discards are split at a multiple of the granularity.
+/// Write zeroes are split by size only.
 pub fn first_part(bio: &Bio, limits: &Limits) -> u64 {
     match bio.op {
         Op::Flush => bio.bytes,
@@ -39,8 +39,8 @@ fn data_part(bio: &Bio, limits: &Limits) -> u64 {
     within_segments(bio, most, limits)
 }
 
-/// The largest length up to `max` whose end is on a physical block boundary, or else on a
-/// logical one.
+/// The largest length up to `max` that ends at a physical block boundary, or otherwise at a logical
+/// one.
 fn aligned_end(start: u64, max: u64, limits: &Limits) -> u64 {
     let physical = u64::from(limits.physical_block_size);
     let in_block = start % physical;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cutting again and again covers the bio exactly, each part within every limit.
+        /// Repeated splits cover the bio exactly, and each part is within every limit.
         #[test]
         fn parts_cover_and_fit(
             sector in 0u64..100, blocks in 1u64..200, lbs_shift in 9u32..13, phys_shift in 9u32..14,
@@ -126,7 +126,7 @@ mod tests {
                 let n = first_part(&bio, &limits);
                 prop_assert!(n <= left);
                 if n == 0 {
-                    // Only when the first max_segments pieces hold less than a block.
+                    // This happens only if the first max_segments pieces hold less than a block.
                     prop_assert!(lbs > 512);
                     return Ok(());
                 }
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// A bio over buffers as long as what is left of `lengths` after `skip` bytes.
+    /// A bio over buffers with the lengths that remain of `lengths` after `skip` bytes.
     fn test_bio(lengths: &[usize], mut skip: usize) -> Box<Bio> {
         let rest = lengths.iter().filter_map(|len| {
             let cut = skip.min(*len);

@@ -1,28 +1,28 @@
-//! Tag sets: they say which requests of a hardware queue may be with the driver, and which
-//! contexts wait for a tag.
+//! Tag sets: they limit the requests that a hardware queue may have with the driver, and record the
+//! contexts that wait for a tag.
 //!
 //! Layout and search follow Linux's sbitmap (`lib/sbitmap.c`): words of bits, each on a cache
 //! line of its own; a small set is spread over at least four words; a context starts at its own
 //! word and takes several tags with one compare-exchange.
 //!
-//! Waiting is fair: first come, first served, one context woken for each tag that is free.
+//! Waiting is fair: first come, first served; one context is woken for each free tag.
 //!
 //! Invariants:
-//! * A set bit is a tag in use. It is cleared only by the context that holds it (or one that
-//!   visits that context), after the driver has given the request back.
+//! * A set bit is a tag in use. Only the context that holds the tag (or one that visits that
+//!   context) clears the bit, after the driver has given the request back.
 //! * While `waiting` is not 0, tags go only to contexts that were woken. A context counts in
 //!   `waiting` from [`TagSet::wait`] until it has answered its wake-up with [`TagSet::woken`].
-//! * No tag is left free while a context waits: a context that frees tags, starts to wait, or
-//!   answers a wake-up calls `wake` afterwards. Only one wakes at a time; the others leave their
-//!   call in `calls`, which the one that wakes looks at again after it has let go.
+//! * No tag stays free while a context waits: a context that frees tags, begins to wait, or answers
+//!   a wake-up calls `wake` afterwards. Only one context wakes others at a time. The others add
+//!   their call to `calls`, which that context checks again after it has released the lock.
 //!
-//! Memory order: `free` clears bits with release, `take` sets them with acquire, so what the
-//! former holder did with the slot's shared state is seen by the next. There are two store-load
-//! races, and each of their sides has a full fence between: `free` clears bits and reads
-//! `waiting`, while `wait` adds to `waiting` and (at the start of `wake`) reads the bits
-//! (Linux's rule: clear, barrier, look for waiters; register, barrier, try again); and a call of
-//! `wake` adds to `calls` and tries the lock, while the one that wakes lets the lock go and
-//! reads `calls`.
+//! Memory order: `free` clears bits with release and `take` sets them with acquire. So the next
+//! holder of a tag sees what the former holder did with the shared state of the slot. There are two
+//! store-load races, with a full fence on each side. In the first, `free` clears bits and reads
+//! `waiting`, while `wait` adds to `waiting` and (at the start of `wake`) reads the bits (Linux's
+//! rule: clear, barrier, look for waiters; register, barrier, try again). In the second, a call of
+//! `wake` adds to `calls` and tries the lock, while the waking context releases the lock and reads
+//! `calls`.
 
 use crossbeam_utils::CachePadded;
 use drystone_core::mailbox::{Mailbox, Message};
@@ -31,7 +31,7 @@ use drystone_core::primitive::{Arc, AtomicU32, AtomicU64, Ordering::*, fence};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::collections::VecDeque;
 
-/// Most tags of one set (Linux `BLK_MQ_MAX_DEPTH`).
+/// The most tags of one set (Linux `BLK_MQ_MAX_DEPTH`).
 pub const MAX_DEPTH: u32 = 10_240;
 
 /// Tags taken together: bits of one word.
@@ -63,19 +63,19 @@ pub struct TagSet {
     depth: u32,
     /// Only tags below this number are handed out; at most `depth`.
     limit: AtomicU32,
-    /// Channels that take tags from here.
+    /// The number of channels that take tags from this set.
     users: AtomicU32,
-    /// Contexts that wait, those woken but not served yet included.
+    /// The number of contexts that wait, including those that were woken but have not taken a tag.
     waiting: AtomicU32,
-    /// Contexts woken that have not answered.
+    /// The number of woken contexts that have not answered.
     granted: AtomicU32,
-    /// Calls of `wake` that no thread has answered.
+    /// The number of calls of `wake` that no thread has handled.
     calls: AtomicU32,
-    /// Turns of waiters while others that do not wait in line wanted tags, too.
+    /// The number of turns of waiters in which units outside the line wanted tags too.
     shared_turns: AtomicU32,
-    /// Waiters that have just come.
+    /// New waiters.
     arrivals: Mailbox,
-    /// Waiters in order. The one that wakes has the lock.
+    /// The waiters in order. The context that wakes them holds the lock.
     queue: Lock<VecDeque<Arc<Message>>>,
 }
 
@@ -103,52 +103,52 @@ impl TagSet {
         }
     }
 
-    /// Number of tags.
+    /// The number of tags.
     pub fn depth(&self) -> u32 {
         self.depth
     }
 
-    /// Hand out only tags below `limit` (1 to the depth) from now on. Tags beyond it that are
-    /// held stay valid until they are given back. The caller must then call [`TagSet::wake`].
+    /// Hand out only tags below `limit` (1 to the depth) from now on. Tags beyond it that are in
+    /// use stay valid until they are freed. The caller must then call [`TagSet::wake`].
     pub fn set_limit(&self, limit: u32) {
         assert!((1..=self.depth).contains(&limit));
         self.limit.store(limit, Release);
     }
 
-    /// A channel begins to use the set.
+    /// Count a channel that begins to use the set.
     pub fn join(&self) {
         self.users.fetch_add(1, Relaxed);
     }
 
-    /// A channel that holds and awaits nothing is gone.
+    /// Stop to count a channel, which holds no tag and waits for none.
     pub fn leave(&self) {
         let users = self.users.fetch_sub(1, Relaxed);
         debug_assert!(users > 0);
     }
 
-    /// Channels that use the set.
+    /// The number of channels that use the set.
     pub fn users(&self) -> u32 {
         self.users.load(Relaxed)
     }
 
-    /// Where the words lie.
+    /// The addresses of the words.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn word_addresses(&self) -> Vec<usize> {
         self.words.iter().map(|w| std::ptr::from_ref(w).addr()).collect()
     }
 
-    /// Words that a context's hint can name.
+    /// The number of words, of which a context's hint names one.
     pub fn words(&self) -> u32 {
         self.words.len() as u32
     }
 
-    /// True while somebody waits: then only the woken may take.
+    /// True while a context waits: then only woken contexts may take tags.
     #[inline]
     pub fn has_waiters(&self) -> bool {
         self.waiting.load(Relaxed) != 0
     }
 
-    /// Bits of word `index` that may be handed out.
+    /// The bits of word `index` that may be handed out.
     #[inline]
     fn valid(&self, index: u32) -> u64 {
         let limit = self.limit.load(Relaxed);
@@ -156,12 +156,12 @@ impl TagSet {
         u64::MAX.checked_shr(64 - bits).unwrap_or(0)
     }
 
-    /// True if a tag could be taken at the moment of the read.
+    /// True if a tag was free at the time of the read.
     pub fn any_free(&self) -> bool {
         self.free_now() > 0
     }
 
-    /// Tags that may be taken now.
+    /// The number of tags that may be taken now.
     fn free_now(&self) -> u32 {
         let free = |(index, word): (usize, &CachePadded<AtomicU64>)| {
             (!word.load(Acquire) & self.valid(index as u32)).count_ones()
@@ -169,10 +169,11 @@ impl TagSet {
         self.words.iter().enumerate().map(free).sum()
     }
 
-    /// Take up to `want` tags of one word; word `hint` is tried first. Empty if none is free.
+    /// Take up to `want` tags of one word; word `hint` is tried first. Returns an empty batch if no
+    /// tag is free.
     #[inline]
     pub fn take(&self, hint: u32, want: u32) -> TagBatch {
-        // Under a low limit, hints beyond it are spread over the words that have tags.
+        // With a low limit, hints beyond it are spread over the words that still have tags.
         let n = self.limit.load(Relaxed).div_ceil(1 << self.shift);
         let hint = if hint < n { hint } else { hint % n };
         for i in 0..n {
@@ -203,7 +204,7 @@ impl TagSet {
         }
     }
 
-    /// Give tags back. True if somebody waits, and [`TagSet::wake`] must be called.
+    /// Free tags. True if a context waits; the caller must then call [`TagSet::wake`].
     #[inline]
     #[must_use]
     pub fn free(&self, batch: TagBatch) -> bool {
@@ -223,40 +224,39 @@ impl TagSet {
         TagBatch { base, mask: 1 << (tag - base) }
     }
 
-    /// Tags in use now.
+    /// The number of tags in use now.
     pub fn in_use(&self) -> u32 {
         self.words.iter().map(|w| w.load(Acquire).count_ones()).sum()
     }
 
-    /// Wait for a tag: `message` will be sent when it is this waiter's turn. The caller must
-    /// then call [`TagSet::wake`], because a tag may have become free meanwhile.
+    /// Wait for a tag: the set sends `message` when it is this waiter's turn. The caller must then
+    /// call [`TagSet::wake`], because a tag may have become free meanwhile.
     pub fn wait(&self, message: Arc<Message>) {
         self.waiting.fetch_add(1, Relaxed);
         let fresh = self.arrivals.push(message);
         debug_assert!(fresh, "a waiter waits once");
     }
 
-    /// The waiter's message came, and it has taken what it needs of the tags (or needs none any
-    /// more). The caller must then call [`TagSet::wake`], to pass on what is left.
+    /// Answer a wake-up, after the waiter has taken the tags that it needs (or needs none any
+    /// more). The caller must then call [`TagSet::wake`], which passes the other tags on.
     pub fn woken(&self) {
         let granted = self.granted.fetch_sub(1, AcqRel);
         let waiting = self.waiting.fetch_sub(1, AcqRel);
         debug_assert!(granted > 0 && waiting > 0);
     }
 
-    /// For a woken waiter when others that do not wait in line want tags: true every other time,
-    /// when those go first.
+    /// True if units outside the line go before this woken waiter: every other time.
     pub fn others_first(&self) -> bool {
         self.shared_turns.fetch_add(1, Relaxed).is_multiple_of(2)
     }
 
-    /// The number of tags that a woken waiter may take at once: its share of the set.
+    /// The number of tags that a woken waiter may take at once, its share of the set.
     pub fn share(&self) -> u32 {
         (self.limit.load(Relaxed) / (self.waiting.load(Relaxed) + 1)).max(1)
     }
 
-    /// Wake as many waiters as there are free tags, by `send`ing their messages. Never waits:
-    /// if another context is waking, it will do this call's work.
+    /// Wake as many waiters as there are free tags, by a `send` of their messages. Never blocks: if
+    /// another context is waking, it also does this call's work.
     pub fn wake(&self, user: &LockCounters, mut send: impl FnMut(Arc<Message>)) {
         self.calls.fetch_add(1, AcqRel);
         if !drystone_core::mutated!("tag_wake_fence") {
@@ -295,7 +295,7 @@ fn lowest_bits(bits: u64, n: u32) -> u64 {
     bits & !left
 }
 
-/// Order of the free; the mutation check weakens it.
+/// The memory order of `free`, which the mutation check weakens.
 #[inline(always)]
 fn free_order() -> drystone_core::primitive::Ordering {
     if drystone_core::mutated!("tag_free") { Relaxed } else { Release }
@@ -314,7 +314,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain set: no tag twice, every tag reachable, none beyond the depth.
+        /// Compared with a plain set: no tag is handed out twice, every tag is reachable, none is
+        /// beyond the depth.
         #[test]
         fn tags_are_unique(
             depth in 1u32..300,
@@ -340,8 +341,8 @@ mod tests {
     }
 
     proptest! {
-        /// With a limit that moves: nothing beyond it is handed out, what is held stays held,
-        /// and all below it can be had.
+        /// With a limit that changes: no tag beyond it is handed out, held tags stay held, and all
+        /// tags below it can be taken.
         #[test]
         fn a_limit_holds_from_the_next_tag(
             depth in 1u32..300,
@@ -388,7 +389,7 @@ mod tests {
         assert!(set.free(held[1]));
         set.wake(&user, |m| woken.push(m.channel().0));
         assert_eq!(woken, [0, 1], "two tags, two woken, though neither has taken one yet");
-        // The first takes its tag; the second needs none any more and passes the tag on.
+        // The first waiter takes its tag; the second one needs none any more and passes the tag on.
         let tag = set.take(0, 1);
         set.woken();
         set.wake(&user, |m| woken.push(m.channel().0));
@@ -409,11 +410,11 @@ mod loom_tests {
     use drystone_core::primitive::{AtomicBool, AtomicUsize};
     use loom::cell::UnsafeCell;
 
-    /// Contexts on one tag set, each of which needs a tag once. As in a channel, the turn of a
-    /// waiter is taken by the context that sends its message.
+    /// Contexts on one tag set, each of which needs a tag once. As in a channel, the context that
+    /// sends a waiter's message takes that waiter's turn.
     struct Model {
         set: TagSet,
-        /// The state that a tag guards; the checker sees two holders at once, or one too early.
+        /// The state that a tag guards. The checker detects two holders at once, or one too early.
         slots: Vec<UnsafeCell<()>>,
         messages: Vec<Arc<Message>>,
         served: Vec<AtomicBool>,
@@ -423,7 +424,7 @@ mod loom_tests {
     impl Model {
         fn new(depth: u32, contexts: u32) -> Arc<Self> {
             let set = TagSet::new(depth);
-            // The lock must have been used before threads meet at it.
+            // The lock is used once before threads contend for it.
             set.wake(&LockCounters::new(ManualClock::new(1)), |_| ());
             Arc::new(Model {
                 set,
@@ -454,14 +455,14 @@ mod loom_tests {
                 }
                 self.set.woken();
                 if !got {
-                    // A context that had not seen that others wait was quicker.
+                    // A context that had not seen the waiters was faster.
                     self.set.wait(message);
                 }
                 self.set.wake(user, |m| turns.push(m));
             }
         }
 
-        /// One context needs a tag.
+        /// A context that needs one tag.
         fn context(&self, context: u32) {
             let user = LockCounters::new(ManualClock::new(1));
             let tags = match self.set.has_waiters() {
@@ -502,13 +503,13 @@ mod loom_tests {
         run(1, 2);
     }
 
-    /// Three contexts and one tag: wakers meet.
+    /// Three contexts and one tag: wakers contend.
     #[test]
     fn loom_tags_three_contexts() {
         run(1, 3);
     }
 
-    /// Three contexts and two tags: two may be woken at once.
+    /// Three contexts and two tags: two waiters may be woken at once.
     #[test]
     fn loom_tags_two_tags() {
         run(2, 3);

@@ -1,8 +1,9 @@
-//! A unit: one bio or a run of merged bios, contiguous on the device, that will be one request.
+//! A unit: one bio, or a run of merged bios that are contiguous on the device, which becomes one
+//! request.
 
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Priority, Sector};
 
-/// Flags that must be the same in all bios of a unit.
+/// Flags in which all bios of a unit must agree.
 const SAME: BioFlags = BioFlags::SYNC
     .union(BioFlags::POLLED)
     .union(BioFlags::BACKGROUND)
@@ -12,26 +13,27 @@ const SAME: BioFlags = BioFlags::SYNC
 /// Flags that forbid merging.
 const ALONE: BioFlags = BioFlags::NOMERGE.union(BioFlags::FUA).union(BioFlags::PREFLUSH);
 
-/// Bios that belong to one request. Invariant: they are contiguous, in order, of one operation.
+/// Bios that belong to one request. Invariant: they are contiguous and in order, and have the same
+/// operation.
 #[derive(Debug, Default)]
 pub struct Unit {
-    /// The bios, by sector.
+    /// The bios in the order of their sectors.
     pub bios: BioList,
-    /// Operation of all of them.
+    /// The operation of all bios.
     pub op: Op,
-    /// Flags of the first, which decide for all.
+    /// The flags of the first bio, which apply to the unit.
     pub flags: BioFlags,
-    /// Class and level of all of them.
+    /// Priority class and level of all bios.
     pub priority: Priority,
-    /// Throttle group of all of them.
+    /// Throttle group of all bios.
     pub group: u32,
     /// First sector.
     pub sector: Sector,
-    /// Bytes of all bios.
+    /// The sum of the bios' bytes.
     pub bytes: u64,
-    /// Segments of all bios.
+    /// The sum of the bios' segments.
     pub segments: u32,
-    /// The earliest submission among them, ns.
+    /// The earliest submission time of the bios, in ns.
     pub start_ns: u64,
 }
 
@@ -44,7 +46,7 @@ impl Unit {
         unit
     }
 
-    /// Make this (empty) unit one of `bio`.
+    /// Fill this empty unit with `bio`.
     #[inline]
     pub fn set(&mut self, bio: Box<Bio>) {
         debug_assert!(self.bios.is_empty());
@@ -59,20 +61,21 @@ impl Unit {
         self.bios.set_only(bio);
     }
 
-    /// Take everything out. The rest is empty; only [`Unit::set`] makes sense of it.
+    /// Take the contents out. Only [`Unit::set`] may then be called on the rest.
     #[inline]
     pub fn take(&mut self) -> Unit {
         Unit { bios: self.bios.take(), ..*self }
     }
 
-    /// First sector behind the unit.
+    /// The first sector behind the unit.
     #[inline]
     pub fn end_sector(&self) -> Sector {
         self.sector.after(self.bytes)
     }
 
-    /// Take `bio` in at the end (back merge) or in front (front merge) if it adjoins and the
-    /// limits allow. Gives it back otherwise. Rules: Linux `blk_rq_merge_ok` and friends.
+    /// Merge `bio` at the end (back merge) or in front (front merge), if it is adjacent and the
+    /// limits permit it. Fails with the bio otherwise. Rules: Linux `blk_rq_merge_ok` and related
+    /// functions.
     #[inline]
     pub fn try_merge(&mut self, bio: Box<Bio>, limits: &Limits) -> Result<(), Box<Bio>> {
         let back = self.end_sector() == bio.sector;
@@ -105,8 +108,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Take all bios of `other` in behind this unit's if it begins where this one ends, and the
-    /// rules of [`Unit::try_merge`] allow it. Otherwise false, and both stay as they are.
+    /// Append all bios of `other`, if it begins where this unit ends and the rules of
+    /// [`Unit::try_merge`] permit it. Otherwise returns false, and both units are unchanged.
     pub fn try_append(&mut self, other: &mut Unit, limits: &Limits) -> bool {
         let first = other.bios.front();
         let fits = self.end_sector() == other.sector
@@ -213,7 +216,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against the obvious model: a set of sectors, one run, within the limits.
+        /// Compared with the obvious model: a set of sectors, one run, within the limits.
         #[test]
         fn a_unit_is_always_one_run(
             bios in prop::collection::vec((0u64..24, 1u64..4), 1..40),

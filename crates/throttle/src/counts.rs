@@ -41,7 +41,6 @@ impl Count for AtomicU64 {
 /// Memory order: a reader that sees a half of an update also sees the odd number or a later one.
 /// The writer writes the halves after the number (release fence), and the reader reads them before
 /// it reads the number again (acquire fence).
-/// fence).
 #[cfg(any(test, target_pointer_width = "32"))]
 #[derive(Default)]
 pub(crate) struct Halves {

@@ -1,4 +1,5 @@
-//! The end of requests: accounting in batches with one clock reading, then tags, then bios.
+//! The end of requests: account them in batches with one clock reading, free the tags, end the
+//! bios.
 
 use super::RequestChannel;
 use super::in_flight::Rest;
@@ -37,8 +38,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.free_tags(env, freed);
     }
 
-    /// The driver has ended the request in `slot` as it was issued: its tag serves the next one.
-    /// False if its bios wait to go apart.
+    /// End the request in `slot`, which the driver completed as it was issued. The next request
+    /// uses its tag. False if its bios wait to be retried alone.
     #[inline(always)]
     pub(crate) fn ended_inline(&mut self, env: &mut Env, slot: u32, status: Status) -> bool {
         let iostats = self.setup.config().iostats;
@@ -55,7 +56,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         over
     }
 
-    /// Count a request, or a bio that did without one, among those that ended inline.
+    /// Count a request, or a bio without a request, that completed inline.
     #[inline(always)]
     pub(crate) fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
         let iostats = self.setup.config().iostats;
@@ -63,7 +64,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.flight.count_inline((group, start_ns, bytes), iostats, now);
     }
 
-    /// Account a bio by itself, with a reading of its own.
+    /// Account one bio, with a clock reading of its own.
     pub(crate) fn count_alone(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
         let now = env.time.now();
         self.flight.count_inline_alone((group, start_ns, bytes), self.setup.config().iostats, now);
@@ -78,7 +79,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Account what ended inline in this call.
+    /// Account everything that completed inline in this call.
     #[inline]
     pub(crate) fn finish_inline(&mut self, env: &mut Env) {
         let now = S::CLOCK.completion_time(env);
@@ -88,7 +89,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }
 
-    /// End one request; its tag is free for the caller to give back.
+    /// End one request. Returns its tag, which the caller must free.
     #[inline(always)]
     fn complete(&mut self, env: &mut Env, slot: u32, now: Ns) -> TagBatch {
         let ended = self.flight.end(slot, now);
@@ -100,8 +101,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         ended.tag
     }
 
-    /// A request that failed, has several bios, or concerns the flush machine. False if its bios
-    /// wait to go apart.
+    /// End a request that failed, has several bios, or is part of a flush sequence. False if its
+    /// bios wait to be retried alone.
     #[cold]
     fn complete_other(&mut self, env: &mut Env, slot: u32, only: Option<Box<Bio>>) -> bool {
         let Rest { kind, failure, mut bios } = self.flight.take_rest(slot, only);
@@ -122,11 +123,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         true
     }
 
-    /// Retry the bios of a request that ended with `status`, if that may help any of them. They
-    /// keep their time of submission.
+    /// Retry each bio of a request that ended with `status`, if that may help any of them. The bios
+    /// keep their submission time.
     #[cold]
     fn retry_each(&mut self, env: &mut Env, bios: &mut BioList, status: Status) -> bool {
-        // An orphaned context has no submitter that waits, and no owner that would send them.
+        // The context was dropped: no submitter waits for these bios, and no owner would send them
+        // again.
         if env.is_draining() || !prepare_retry(bios, status) {
             return false;
         }

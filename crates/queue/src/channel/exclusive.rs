@@ -1,7 +1,7 @@
-//! Exclusive dispatch: while the scheduler is empty, bios are dispatched without its turn until
-//! tags run out.
+//! Exclusive dispatch: while the scheduler is empty, a channel dispatches bios without the
+//! scheduler's turn, until tags run out.
 //!
-//! Invariant: bios that are left when tags run out, or the driver is busy, go to the shared
+//! Invariant: bios that are left when tags run out or the driver is busy go to the shared
 //! scheduler.
 
 use super::RequestChannel;
@@ -13,8 +13,8 @@ use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::{BioFlags, BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// The dispatch of bios that come now; exclusive ones are put in order. Bios that were
-    /// `submitted` just now have no time yet.
+    /// Choose the dispatch of new bios; for exclusive dispatch put them in order. Bios that were
+    /// just `submitted` have no time yet.
     #[inline]
     pub(crate) fn dispatch_of(
         &mut self,
@@ -38,30 +38,32 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.sched.plan(&self.setup, bios, now)
     }
 
-    /// Reserve tags for `bios` bios if nothing must go before them. True if there are some.
+    /// Reserve tags for `bios` bios, unless other bios must go first. True if there is a spare tag.
     #[inline]
     fn try_reserve_exclusive(&mut self, bios: usize) -> bool {
         self.may_issue() && self.try_reserve(bios)
     }
 
-    /// The tags that so many requests need.
+    /// The number of tags that `requests` requests need.
     #[inline]
     fn tags_for(&self, requests: usize) -> u32 {
         if self.setup.completes_inline() { 1 } else { requests.min(PLUG_MAX_BIOS) as u32 }
     }
 
-    /// Reserve as many tags as may be, but no more than `requests` need. True if there are some.
+    /// Reserve as many tags as possible, but no more than `requests` need. True if there is a spare
+    /// tag.
     #[inline]
     pub(crate) fn try_reserve(&mut self, requests: usize) -> bool {
         self.tags.reserve(self.tags_for(requests))
     }
 
-    /// Merge what the call noted for the scheduler in trees of this channel's own, and dispatch it,
-    /// if there are tags for all.
+    /// Merge the bios that this call noted for the scheduler in trees of the channel's own, and
+    /// dispatch them, if there are tags for all.
     #[inline(never)]
     pub(crate) fn dispatch_merged(&mut self, env: &mut Env) {
         let mut bios = self.sched.take_new();
-        // A polled bio, or one that needs a flush afterwards, may stay with any driver.
+        // With any driver, a polled bio, or one that needs a flush afterwards, may not complete
+        // inline.
         let special = BioFlags::POLLED | BioFlags::FUA;
         let enough = bios.len() <= PLUG_MAX_BIOS
             && !bios.iter().any(|bio| bio.flags.intersects(special))
@@ -78,7 +80,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     }
 }
 
-/// The length of a unit without data if all of `bios` merge: a long one may stay with any driver.
+/// The length of the unit if all of `bios` without data merge: a long one may not complete inline.
 fn bytes_without_data(bios: &BioList) -> u64 {
     let bytes = bios.iter().filter(|bio| !bio.op.has_data()).map(|bio| bio.bytes);
     bytes.fold(0, u64::saturating_add)

@@ -1,12 +1,12 @@
-//! Bios that a channel holds back: its plug, the list of units for which there was no tag, and its
+//! The bios that a channel holds back: in its plug, in its list of units without a tag, and in its
 //! flush machine.
 //!
 //! Invariants:
-//! * A plugged bio has no tag, so a plug that is left alone takes nothing from other contexts.
-//! * Units leave the list in the order in which they came, but one that the driver refused goes
-//!   first. A flush command goes before all of them.
-//! * No unit leaves while the driver is busy: until a completion if `busy_until` is the greatest
-//!   time, until that time if it is another but 0.
+//! * A plugged bio has no tag, so an open plug takes no tags from other contexts.
+//! * Units leave the list in their order of arrival, except that a unit that the driver refused
+//!   goes first. A flush command goes before all of them.
+//! * No unit leaves while the driver is busy: until the next completion if `busy_until` is the
+//!   greatest time, until `busy_until` if it is another time; 0 means not busy.
 
 use crate::flush::{FlushMachine, Next, Start};
 use crate::scheduler::NoneScheduler;
@@ -34,7 +34,7 @@ impl Held {
         self.plug.len() >= PLUG_MAX_BIOS || self.plug_bytes >= PLUG_MAX_BYTES
     }
 
-    /// True while a bio is plugged.
+    /// True if a bio is plugged.
     pub(crate) fn is_plugged(&self) -> bool {
         !self.plug.is_empty()
     }
@@ -45,18 +45,18 @@ impl Held {
         self.plug.take()
     }
 
-    /// True if bios that come now may go to the driver before all that is held.
+    /// True if new bios may go to the driver before the held ones.
     #[inline]
     pub(crate) fn may_pass(&self) -> bool {
         !self.units.has_work() && self.busy_until == 0
     }
 
-    /// Hold `bio` back, as a unit of its own.
+    /// Hold `bio` back as a unit of its own.
     pub(crate) fn push(&mut self, bio: Box<Bio>) {
         self.units.insert(Unit::new(bio), false);
     }
 
-    /// Hold `bio` back, in a unit that takes it in if there is one. True if there is.
+    /// Hold `bio` back, merged into a held unit if possible. True if it was merged.
     pub(crate) fn merge_or_push(&mut self, bio: Box<Bio>, limits: &Limits) -> bool {
         match self.units.try_merge(bio, limits) {
             Ok(()) => true,
@@ -67,11 +67,12 @@ impl Held {
         }
     }
 
-    /// The driver refused `unit`, and is busy until `until`: the unit goes first then.
+    /// Hold `unit` back, which the driver refused: it goes first once the driver is not busy any
+    /// more, at `until`.
     pub(crate) fn requeue(&mut self, unit: Unit, until: Ns) {
         self.busy_until = until;
         if unit.op == Op::Flush {
-            // Its bios are still with the flush machine, which sends another command.
+            // The flush machine still has its bios, and sends another flush command.
             self.flush.flush_refused();
         } else {
             self.units.insert(unit, true);
@@ -84,14 +85,14 @@ impl Held {
         self.units.has_work() || self.flush.wants_flush()
     }
 
-    /// True if the driver refused a unit and may not be asked again yet.
+    /// True if the driver refused a unit and may not be asked yet.
     #[inline]
     pub(crate) fn is_busy(&self) -> bool {
         self.busy_until != 0
     }
 
-    /// The unit to go next: a flush command that starts at the time that `now` reads, or the first
-    /// of the list.
+    /// Take the next unit: a flush command, with the time that `now` reads as its start, or the
+    /// first unit of the list.
     pub(crate) fn next_unit(&mut self, now: impl FnOnce() -> Ns) -> Option<Unit> {
         if !self.flush.wants_flush() {
             return self.units.dispatch();
@@ -100,7 +101,7 @@ impl Held {
         Some(Unit { op: Op::Flush, start_ns: now(), ..Unit::default() })
     }
 
-    /// A request completed: the driver may take units again, unless it said when.
+    /// Note that a request completed: the driver may be asked again, unless it named a time.
     #[inline]
     pub(crate) fn completed(&mut self) {
         if self.busy_until == Ns::MAX {
@@ -108,14 +109,14 @@ impl Held {
         }
     }
 
-    /// The time is `now`: the driver may take units again if it said so.
+    /// Note the time `now`: the driver may be asked again if it named an earlier time.
     pub(crate) fn tick(&mut self, now: Ns) {
         if self.busy_until != Ns::MAX && self.busy_until <= now {
             self.busy_until = 0;
         }
     }
 
-    /// When the driver may be asked again.
+    /// The time at which the driver may be asked again, if it named one.
     pub(crate) fn deadline(&self) -> Option<Ns> {
         (self.busy_until != 0 && self.busy_until != Ns::MAX).then_some(self.busy_until)
     }
@@ -125,7 +126,7 @@ impl Held {
         self.flush.start(bio, limits)
     }
 
-    /// The data of `bio` has been written, and needs a flush before `bio` ends.
+    /// Have a flush sent for `bio` before it ends, because its data has been written.
     pub(crate) fn flush_after(&mut self, bio: Box<Bio>) {
         self.flush.data_done(bio);
     }
@@ -135,12 +136,12 @@ impl Held {
         self.flush.flush_ended(status, next);
     }
 
-    /// True without anything: plugged, held or served by a flush command.
+    /// True if no bio is plugged, held or in the flush machine.
     pub(crate) fn is_empty(&self) -> bool {
         self.plug.is_empty() && !self.units.has_work() && self.flush.len() == 0
     }
 
-    /// Take out all that is held but what a flush command in flight serves.
+    /// Take all held bios, except those that a flush command in flight serves.
     pub(crate) fn take_all(&mut self) -> BioList {
         let mut bios = self.unplug();
         bios.append(&mut self.flush.take_pending());

@@ -2,8 +2,8 @@
 //! accounting.
 //!
 //! Invariants:
-//! * Each request goes from idle to built, from there to the driver, and back to idle. `count`
-//!   is the number of those with the driver that did not end as they were issued.
+//! * Each request goes from idle to built, then to the driver, and back to idle. `count` is the
+//!   number of requests with the driver that did not complete as they were issued.
 //! * A request ends once. Its slot is idle before its tag is free.
 //! * Every request that was counted as started is counted as ended. Runs of requests with the same
 //!   group and latency are counted together, and everything counted is published to the channel's
@@ -22,24 +22,24 @@ use drystone_core::stats::ChannelStats;
 use drystone_core::{Bio, BioFlags, BioList, Limits, Op, Status};
 use std::sync::Arc;
 
-/// The time that a unit waits before it is offered again to a driver that was busy, when nothing of
-/// this channel is in flight whose completion could tell (Linux `BLK_MQ_RESOURCE_DELAY`).
+/// The delay until a unit is offered again to a busy driver, if the channel has nothing in flight
+/// whose completion would restart it (Linux `BLK_MQ_RESOURCE_DELAY`).
 const BUSY_RETRY_NS: Ns = 3_000_000;
 
 /// See the module's text.
 pub(crate) struct InFlight {
     slots: Slots,
-    /// Requests with the driver.
+    /// The number of requests with the driver.
     count: u32,
-    /// The driver completed the last request as it was issued, so one tag serves many.
+    /// The driver completed the last request as it was issued, so one tag serves many requests.
     completes_inline: bool,
     /// Requests that ended in this call and are not accounted yet.
     done: Vec<u32>,
     accounts: Accounts,
-    /// The time at which requests are checked for time-outs; 0 is never.
+    /// The time of the next check for time-outs; 0 if there is none.
     timeout_check: Ns,
     stats: Arc<ChannelStats>,
-    /// An empty list, kept for its allocation.
+    /// An empty list that keeps its memory.
     scratch: Vec<u32>,
 }
 
@@ -51,7 +51,7 @@ struct Accounts {
     inline: Option<InlineRun>,
 }
 
-/// Requests of one group that took equally long.
+/// Requests of one group with the same latency.
 struct Run {
     group: OpGroup,
     latency: Ns,
@@ -70,15 +70,15 @@ struct InlineRun {
 const GROUPS: [OpGroup; OP_GROUPS] =
     [OpGroup::Read, OpGroup::Write, OpGroup::Discard, OpGroup::Flush];
 
-/// A request that ended, as far as most need to be known.
+/// The part of an ended request that most callers need.
 pub(crate) struct Ended {
     /// The tag of its slot, for the caller to free or reuse.
     pub(crate) tag: TagBatch,
     /// The lane that a shared scheduler counts it for, plus one; 0 if none does.
     pub(crate) sched_lane: u8,
-    /// Its bio, if it has just one.
+    /// The request's bio, if it has only one.
     pub(crate) only: Option<Box<Bio>>,
-    /// It ended well, and its bios end with it.
+    /// The request succeeded, and its bios end with it.
     pub(crate) is_plain: bool,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Ended {
 pub(crate) struct Rest {
     /// Its purpose.
     pub(crate) kind: Kind,
-    /// The way it ended, as a failure is told.
+    /// The status of the request, in the form in which a failure is reported.
     pub(crate) failure: Failure,
     pub(crate) bios: BioList,
 }
@@ -130,7 +130,7 @@ impl InFlight {
         self.slots.get(slot)
     }
 
-    /// Make the idle request in `slot` one of `bio`.
+    /// Build a request from `bio` in the idle `slot`.
     #[inline]
     pub(crate) fn build(&mut self, slot: u32, bio: Box<Bio>, limits: &Limits) {
         let kind = kind_of(bio.op, bio.flags, limits);
@@ -140,7 +140,7 @@ impl InFlight {
         rq.unit.set(bio);
     }
 
-    /// Make the idle request in `slot` one of `unit`.
+    /// Build a request from `unit` in the idle `slot`.
     pub(crate) fn build_unit(&mut self, slot: u32, unit: Unit, limits: &Limits) {
         let kind = if unit.op == Op::Flush { Kind::Flush } else { kind_of_unit(&unit, limits) };
         let rq = self.slots.get(slot);
@@ -148,7 +148,7 @@ impl InFlight {
         (rq.kind, rq.state, rq.status, rq.unit) = (kind, State::Built, Status::Ok, unit);
     }
 
-    /// The unit that a shared scheduler put into `slot` is a request now.
+    /// Make a request of the unit that a shared scheduler put into `slot`.
     #[inline]
     pub(crate) fn build_granted(&mut self, slot: u32, limits: &Limits) -> &mut Request {
         let rq = self.slots.get(slot);
@@ -156,10 +156,10 @@ impl InFlight {
         rq
     }
 
-    /// Let the request in `slot` take `bio` in.
+    /// Merge `bio` into the request in `slot`.
     ///
     /// # Errors
-    /// The bio, if it cannot.
+    /// The bio, if it cannot be merged.
     #[inline]
     pub(crate) fn try_merge(
         &mut self,
@@ -173,13 +173,13 @@ impl InFlight {
         Ok(())
     }
 
-    /// Count a bio of `group` that another unit took in.
+    /// Count a bio of `group` that was merged into another unit.
     pub(crate) fn count_merged(&self, group: OpGroup) {
         self.stats.merged(group);
     }
 
-    /// The built request in `slot`, to be given to the driver now. One of [`InFlight::started`],
-    /// [`InFlight::end_inline`] and [`InFlight::refused`] follows.
+    /// The built request in `slot`, for the driver. The caller must then call one of
+    /// [`InFlight::started`], [`InFlight::end_inline`] and [`InFlight::refused`].
     #[inline]
     pub(crate) fn issue(&mut self, slot: u32) -> &mut Request {
         let rq = self.slots.get(slot);
@@ -187,8 +187,8 @@ impl InFlight {
         rq
     }
 
-    /// The driver has the request in `slot` and will tell when it is done. The clock's last reading
-    /// is `last`, or 0.
+    /// Note that the driver has taken the request in `slot` and will report its completion. `last`
+    /// is the clock's last reading, or 0.
     pub(crate) fn started(&mut self, slot: u32, last: Ns, config: &Config) -> &mut Request {
         self.completes_inline = false;
         self.count += 1;
@@ -203,15 +203,16 @@ impl InFlight {
         rq
     }
 
-    /// The driver did not take the request in `slot`, which is idle again and keeps its unit.
+    /// Note that the driver did not take the request in `slot`. The request is idle again and keeps
+    /// its unit.
     pub(crate) fn refused(&mut self, slot: u32) -> &mut Request {
         let rq = self.slots.get(slot);
         rq.state = State::Idle;
         rq
     }
 
-    /// Until when a driver that was busy is not asked again. It said `until`; 0 is until a request
-    /// that it has completes, or for a while if it has none.
+    /// The time until which a busy driver is not asked again. The driver named `until`; if that is
+    /// 0, this is until one of its requests completes, or a fixed delay if it has none.
     pub(crate) fn busy_end(&self, until: Ns, now: impl FnOnce() -> Ns) -> Ns {
         match until {
             0 if self.is_any() => Ns::MAX,
@@ -220,7 +221,7 @@ impl InFlight {
         }
     }
 
-    /// The slots and the list by which the driver reports requests that are done.
+    /// The slots, and the list to which the driver adds requests that are done.
     #[inline]
     pub(crate) fn for_driver(&mut self) -> (&mut Slots, &mut Vec<u32>) {
         (&mut self.slots, &mut self.done)
@@ -232,8 +233,8 @@ impl InFlight {
         self.done.len()
     }
 
-    /// Take the requests that are done, for [`InFlight::end`]; then [`InFlight::all_ended`]
-    /// follows.
+    /// Take the requests that are done. The caller calls [`InFlight::end`] for each, then
+    /// [`InFlight::all_ended`].
     #[inline]
     pub(crate) fn take_done(&mut self) -> Vec<u32> {
         self.publish_started();
@@ -241,7 +242,7 @@ impl InFlight {
         std::mem::replace(&mut self.done, scratch)
     }
 
-    /// The request in `slot` ended at `now`.
+    /// End the request in `slot` at `now`.
     #[inline(always)]
     pub(crate) fn end(&mut self, slot: u32, now: Ns) -> Ended {
         self.count -= 1;
@@ -255,7 +256,7 @@ impl InFlight {
         take_ended(rq)
     }
 
-    /// Every request of `done` ended.
+    /// Take the list `done` back, whose requests have all ended.
     #[inline]
     pub(crate) fn all_ended(&mut self, done: Vec<u32>) {
         debug_assert!(done.is_empty());
@@ -263,8 +264,8 @@ impl InFlight {
         self.scratch = done;
     }
 
-    /// The driver completed the request in `slot` as it was issued. If its run ends those before,
-    /// they are accounted at the time that `now` reads.
+    /// End the request in `slot`, which the driver completed as it was issued. If it cannot join
+    /// the present run of such requests, that run is accounted at the time that `now` reads.
     #[inline(always)]
     pub(crate) fn end_inline(
         &mut self,
@@ -281,7 +282,7 @@ impl InFlight {
         ended
     }
 
-    /// The rest of the request in `slot`, which has ended; `only` is its bio, if it was taken out.
+    /// Take the rest of the ended request in `slot`; `only` is its bio if that was taken before.
     pub(crate) fn take_rest(&mut self, slot: u32, only: Option<Box<Bio>>) -> Rest {
         let rq = self.slots.get(slot);
         rq.unit.bios.extend(only);
@@ -295,7 +296,7 @@ impl InFlight {
         Rest { kind, failure, bios: rq.unit.bios.take() }
     }
 
-    /// Count a request, or a bio that did without one, that completed inline. `now` as above.
+    /// Count a request, or a bio without a request, that completed inline. `now` as above.
     #[inline(always)]
     pub(crate) fn count_inline(
         &mut self,
@@ -317,7 +318,7 @@ impl InFlight {
         }
     }
 
-    /// The same for one that ended at `now`, and is accounted by itself.
+    /// The same for an I/O that ended at `now` and is accounted alone.
     pub(crate) fn count_inline_alone(
         &mut self,
         (group, start_ns, bytes): (OpGroup, Ns, u64),
@@ -331,19 +332,19 @@ impl InFlight {
         }
     }
 
-    /// True if requests completed inline that are not accounted yet.
+    /// True if some I/O that completed inline is not accounted yet.
     #[inline]
     pub(crate) fn has_inline(&self) -> bool {
         self.accounts.inline.is_some()
     }
 
-    /// Account those at the time `now`.
+    /// Account the I/O that completed inline, at the time `now`.
     #[inline]
     pub(crate) fn publish_inline(&mut self, now: Ns) {
         self.accounts.publish_inline(&self.stats, now);
     }
 
-    /// Publish how many requests were started.
+    /// Publish the number of requests that were started.
     #[inline]
     pub(crate) fn publish_started(&mut self) {
         for group in GROUPS {
@@ -354,7 +355,7 @@ impl InFlight {
         }
     }
 
-    /// The time-out may have become shorter: check at the next chance.
+    /// Check for time-outs as soon as possible, because the time-out may have become shorter.
     pub(crate) fn check_timeouts_soon(&mut self) {
         self.timeout_check = self.timeout_check.min(1);
     }
@@ -364,8 +365,8 @@ impl InFlight {
         (self.timeout_check != 0 && self.count > 0).then_some(self.timeout_check)
     }
 
-    /// If the time for it has come, call `report` for each request that took longer than `timeout`
-    /// and was not reported yet.
+    /// If a check is due, call `report` for each request that has taken longer than `timeout` and
+    /// was not reported yet.
     pub(crate) fn check_timeouts(
         &mut self,
         now: Ns,
@@ -389,7 +390,7 @@ impl InFlight {
     }
 }
 
-/// The purpose of a request of an operation with `flags`.
+/// The purpose of a request with operation `op` and `flags`.
 #[inline]
 fn kind_of(op: Op, flags: BioFlags, limits: &Limits) -> Kind {
     match flags.contains(BioFlags::FUA) && !has_fua(op, limits) {
@@ -435,8 +436,8 @@ impl Accounts {
         }
     }
 
-    /// Begin another run. A batch does this once; out of line it takes no registers from the loop
-    /// over its bios.
+    /// Begin another run. Each batch does this once, so it is kept out of line: then it takes no
+    /// registers from the loop over the bios.
     #[inline(never)]
     fn begin_inline(&mut self, stats: &ChannelStats, run: InlineRun, now: impl FnOnce() -> Ns) {
         if self.inline.is_some() {

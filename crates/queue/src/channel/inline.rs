@@ -1,10 +1,10 @@
-//! Inline completion: null and RAM devices do a bio in the call. An ordinary read or write that
-//! merges with no neighbour needs no request of its own.
+//! Inline completion: null and RAM devices complete a bio in the submit call. An ordinary read or
+//! write that cannot merge with the next bio needs no request.
 //!
 //! Invariants:
-//! * A bio is checked, counted and ended here as a request of it would be, while the channel has a
-//!   spare tag. The tag stays spare, because nothing is in flight afterwards.
-//! * Bios keep their order: all bios after one that needs a request get requests, too.
+//! * A bio is checked, counted and ended here exactly as its request would be, while the channel
+//!   has a spare tag. The tag stays spare, because nothing is in flight afterwards.
+//! * Bios keep their order: all bios behind one that needs a request get requests too.
 
 use super::RequestChannel;
 use crate::driver::{Driver, DriverQueue};
@@ -13,8 +13,8 @@ use drystone_core::clock::Ns;
 use drystone_core::{Bio, BioList, Env, Status};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Do the bios at the beginning of `bios`, until the driver wants a request for one. Those that
-    /// were `submitted` just now have no time yet.
+    /// Complete the first of `bios`, up to one for which the driver wants a request. Bios that were
+    /// just `submitted` have no time yet.
     #[inline]
     pub(crate) fn complete_inline(
         &mut self,
@@ -42,7 +42,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// The status of `bio`, unless it needs further checks, or may merge with the one after it.
+    /// Complete `bio` and return its status. `None` if it needs more checks, or may merge with the
+    /// next bio.
     #[inline(always)]
     fn inline_status(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
         let merges =

@@ -1,12 +1,13 @@
-//! The request queue as one context uses it: the way of a bio from submission to the driver.
+//! The request queue as one context uses it: the path of a bio from submission to the driver.
 //!
 //! Invariants:
-//! * Bios go to the driver in the order in which they were submitted, unless merging or a
-//!   flush sequence moves them. While units wait for a tag, new ones line up behind them.
-//! * Every bio is in exactly one place: plug, scheduler, flush machine, a request, or ended.
-//! * A tag taken in advance and not used is given back before the call ends.
+//! * Bios go to the driver in the order of submission, unless merging or a flush sequence moves
+//!   them. While units wait for a tag, new ones wait behind them.
+//! * Every bio is in exactly one place: the plug, the scheduler, the flush machine, a request, or
+//!   ended.
+//! * A tag that was taken in advance and not used is freed before the call ends.
 //!
-//! The channel has five parts, whose fields are private to their files, and no state beside them:
+//! The channel has five parts, whose fields are private to their files. It has no other state:
 //!
 //! ```text
 //!                submit, flush_plug, message, tick
@@ -17,9 +18,8 @@
 //!                      flush     and back
 //! ```
 //!
-//! A part that needs another one takes it as an argument, and returns the next step. The
-//! files `inline`, `exclusive`, `waits`, `retry` and `complete` have steps of the path, but no
-//! state.
+//! A part that needs another one gets it as an argument, and returns the next step. The files
+//! `inline`, `exclusive`, `waits`, `retry` and `complete` contain steps of the path, but no state.
 
 mod complete;
 mod exclusive;
@@ -53,7 +53,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tag_line::{TAG_WAKE, TagLine};
 
-/// Most runs of the shared scheduler in a call, for bios that others bring meanwhile.
+/// The most runs of the shared scheduler in one call, which also serve bios of other contexts.
 const ROUNDS_MAX: u32 = 64;
 
 /// One context's way into a [`crate::RequestQueue`]. On cache lines of its own.
@@ -64,7 +64,7 @@ pub struct RequestChannel<D: Driver, S: Scheduler = MqDeadline> {
     held: Held,
     sched: SchedulerClient<S>,
     flight: InFlight,
-    /// The port is closed: other channels do not know this one any more.
+    /// The port is closed: no other channel can find this one any more.
     is_closed: bool,
 }
 
@@ -91,7 +91,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Begin a call that brings bios: take over what has changed.
+    /// Begin a call with new bios: follow changes of the configuration.
     #[inline]
     fn begin(&mut self, env: &mut Env) {
         if self.setup.refresh(env, &mut self.flight) && self.is_moving() {
@@ -99,22 +99,22 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Take over a configuration or size that changed since the last call.
+    /// Follow a configuration or size that changed since the last call.
     #[inline]
     pub(crate) fn refresh(&mut self, env: &mut Env) {
         self.setup.refresh(env, &mut self.flight);
     }
 
-    /// Send `bios` on their way, one request or merge after the other. Those that were just
-    /// submitted get their time here, which saves a pass over them.
+    /// Dispatch `bios` one by one, each as a request or merged into one. Bios that were just
+    /// submitted get their time here, which saves a second pass over them.
     #[inline]
     fn issue_bios(&mut self, env: &mut Env, bios: &mut BioList, submitted: Option<Ns>) {
         let mut last: Option<u32> = None;
         let dispatch = self.dispatch_of(env, bios, submitted);
         self.sched.set_exclusive(dispatch == Dispatch::Exclusive);
-        // The others have their time already.
+        // With other dispatches the bios have their time already.
         let stamp = submitted.filter(|_| dispatch == Dispatch::Bypass);
-        // Whether bios may go on at once; only what comes back from `issue` and `build` changes it.
+        // Whether bios may be issued at once. Only the results of `issue` and `build` change this.
         let mut clear = self.may_issue();
         if clear && dispatch == Dispatch::Bypass {
             self.complete_inline(env, bios, stamp);
@@ -150,8 +150,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.submit_scheduled(env, submitted);
     }
 
-    /// Check a bio. Gives it back if it is an ordinary one, cut to what fits one request: what
-    /// is left of it goes to the head of `bios`.
+    /// Check a bio. Returns an ordinary bio, cut to the size of one request; the rest goes to the
+    /// head of `bios`.
     #[inline]
     fn admit(&mut self, env: &mut Env, bio: Box<Bio>, bios: &mut BioList) -> Option<Box<Bio>> {
         if self.setup.is_ordinary(&bio) { Some(bio) } else { self.admit_special(env, bio, bios) }
@@ -190,7 +190,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         None
     }
 
-    /// The part of a bio that fits one request; what is left goes to the head of `rest`.
+    /// Cut a bio to the size of one request; the rest goes to the head of `rest`.
     pub(crate) fn cut(
         &mut self,
         env: &mut Env,
@@ -220,7 +220,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.flight.try_merge(slot, bio, self.setup.limits()).err()
     }
 
-    /// Make a request of `bio` if there is a tag, else hold it back.
+    /// Make a request of `bio` if there is a tag; otherwise hold it back.
     #[inline]
     fn build(&mut self, env: &mut Env, bio: Box<Bio>, want: u32) -> Option<u32> {
         match self.tags.pop() {
@@ -255,7 +255,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         slot
     }
 
-    /// Hold `bio` back, for which there is no tag; with a shared scheduler, let that do it.
+    /// Hold `bio` back, because there is no tag. If there is a shared scheduler, it holds the bio.
     #[cold]
     fn hold_back(&mut self, env: &mut Env, bio: Box<Bio>) -> Option<u32> {
         if self.setup.has_scheduler() {
@@ -275,7 +275,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         None
     }
 
-    /// Let `bio` wait for its turn, behind what waits already.
+    /// Queue `bio` behind the bios that wait already.
     fn enqueue(&mut self, bio: Box<Bio>) {
         match self.setup.has_scheduler() {
             true => self.sched.add(bio),
@@ -283,7 +283,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Hand a built request to the driver. True if that ended it, and all of its bios.
+    /// Issue a built request to the driver. True if the driver completed it, and all its bios
+    /// ended.
     #[inline(always)]
     pub(crate) fn issue(&mut self, env: &mut Env, slot: u32) -> bool {
         let rq = self.flight.issue(slot);
@@ -295,7 +296,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         false
     }
 
-    /// The driver has a request and will say when it is done.
+    /// Note that the driver has taken a request and will report its completion.
     fn started(&mut self, env: &mut Env, slot: u32) {
         let rq = self.flight.started(slot, env.time.last(), self.setup.config());
         if rq.unit.flags.contains(BioFlags::POLLED) {
@@ -304,7 +305,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.sched.count_started(rq);
     }
 
-    /// The driver was busy: the unit goes back to the head of the scheduler (requeue).
+    /// Requeue the unit of a request for which the driver was busy: it goes to the head of the
+    /// scheduler or of the held units.
     #[cold]
     fn take_back(&mut self, env: &mut Env, slot: u32, until: Ns) {
         let until = self.flight.busy_end(until, || env.time.now());
@@ -319,7 +321,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.held.requeue(unit, until);
     }
 
-    /// Give tags back. The scheduler may dispatch with them.
+    /// Free tags. The scheduler may dispatch with them.
     #[inline]
     fn free_tags(&mut self, env: &mut Env, batch: TagBatch) {
         self.sched.recheck();
@@ -331,7 +333,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.free_tag(env, tag);
     }
 
-    /// Give spare tags back. True if there were some.
+    /// Free spare tags. True if there were some.
     #[inline]
     fn free_spare(&mut self, env: &mut Env) -> bool {
         let any = self.tags.free_spare(env);
@@ -341,7 +343,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         any
     }
 
-    /// The scheduler's client, and the parts that it needs.
+    /// The client of the scheduler, and the other parts that it needs.
     #[inline(always)]
     fn split(&mut self) -> (&mut SchedulerClient<S>, Parts<'_, D, S>) {
         let parts =
@@ -349,8 +351,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         (&mut self.sched, parts)
     }
 
-    /// Hand over what the call noted for the scheduler; `submitted` is its time, if it is a
-    /// submission.
+    /// Hand over the bios that this call noted for the scheduler. `submitted` is the time of the
+    /// call if it is a submission.
     #[inline]
     fn submit_scheduled(&mut self, env: &mut Env, submitted: Option<Ns>) {
         if self.sched.has_new() {
@@ -371,7 +373,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         again | self.requeue(env) | sent
     }
 
-    /// Issue what the scheduler dispatched. True if there was something.
+    /// Issue the units that the scheduler dispatched. True if there were some.
     #[inline]
     fn issue_scheduled(&mut self, env: &mut Env) -> bool {
         self.sched.run_units(&mut self.setup, &mut self.flight, env) | self.issue_granted(env)
@@ -392,21 +394,22 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         sent
     }
 
-    /// The driver was busy for the unit in `slot`: it goes back to the scheduler.
+    /// Give the unit in `slot` back to the scheduler, because the driver was busy.
     fn refuse(&mut self, env: &mut Env, slot: u32) {
         self.sched.refuse(env, self.flight.refused(slot));
         self.free_tag(env, slot);
     }
 
-    /// Give the scheduler back what the driver was too busy for. True if that may be asked again.
+    /// Give units back to the scheduler for which the driver was too busy. True if the scheduler
+    /// may be asked again.
     #[inline]
     fn requeue(&mut self, env: &mut Env) -> bool {
         let (sched, parts) = self.split();
         sched.requeue(parts, env)
     }
 
-    /// Everything that could be issued was: account what is done, send what waits, until
-    /// neither is left, then give back unused tags.
+    /// Finish a call after everything that was possible was issued. In a loop, account the requests
+    /// that are done and send the units that wait, until neither is left; then free the spare tags.
     #[inline]
     pub(crate) fn settle(&mut self, env: &mut Env) {
         self.setup.driver().commit(env);
@@ -434,7 +437,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
                 more |= self.dispatch(env);
             }
             let idle = self.flight.done_count() == 0 && !more && !self.flight.has_inline();
-            // A context that found no tag while these were spare relies on a check after their
+            // A context that found no tag while these tags were spare relies on a check after their
             // return.
             if idle && !(self.free_spare(env) && self.may_run_scheduler(rounds)) {
                 break;
@@ -451,18 +454,18 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// True if the shared scheduler has work of which this call may still do some.
+    /// True if the shared scheduler has work and this call may still run it.
     #[inline]
     fn may_run_scheduler(&self, rounds: u32) -> bool {
         self.setup.scheduler().has_work() && !self.sched.sched_is_idle() && rounds < ROUNDS_MAX
     }
 
-    /// Send units that wait, as tags allow. True if something was sent.
+    /// Send units that wait, as far as there are tags. True if a unit was sent.
     #[cold]
     fn dispatch(&mut self, env: &mut Env) -> bool {
         if env.is_draining() {
-            // If the driver were busy, or a tag had to be waited for, the owner would not ask
-            // again.
+            // The context was dropped. If the driver were busy, or there were no tag, its owner
+            // would not try again.
             self.cancel_pending(env);
             return false;
         }
@@ -598,7 +601,7 @@ impl<D: Driver, S: Scheduler> Channel for RequestChannel<D, S> {
             self.setup.shared().close_port(self.sched.port());
             self.is_closed = true;
         }
-        // Our own copy of the configuration names our port, too.
+        // This channel's copy of the configuration refers to its port too.
         self.setup.refresh_to_close();
         self.sched.is_port_unshared() && self.tags.is_wake_unshared()
     }
@@ -646,7 +649,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// Units came through the port.
+    /// Take the units that came through the port.
     fn take_grants(&mut self, env: &mut Env) {
         let (sched, parts) = self.split();
         sched.take_grants(parts, env);
@@ -657,7 +660,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         }
     }
 
-    /// A driver that was busy may take units again.
+    /// Note that a busy driver may take units again.
     #[inline]
     pub(crate) fn no_longer_busy(&mut self) {
         self.held.completed();

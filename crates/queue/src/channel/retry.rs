@@ -1,25 +1,26 @@
-//! Retries of the bios of a failed request, each by itself: so only those bios fail whose own
+//! Retries of the bios of a failed request, one by one, so that only the bios fail whose own
 //! sectors cannot be read or written.
 //!
 //! Invariants:
-//! * A bio is tried again at most once: it merges with nothing afterwards.
-//! * Nothing of this is on the way of a request that succeeds.
+//! * A bio is retried at most once, because a retried bio does not merge.
+//! * A request that succeeds runs none of this code.
 
 use drystone_core::{BioFlags, BioList, Status, mistake};
 
-/// True if `status` tells of some sectors of a request, so that others may be good. Each other
-/// status tells of the whole device or operation: a retry would fail again, or take as long again.
+/// True if `status` concerns some sectors of a request, so that other sectors may be good. Any
+/// other status concerns the whole device or operation: a retry would fail again, or take as long
+/// again.
 fn is_of_sectors(status: Status) -> bool {
     matches!(status, Status::Medium | Status::IoError | Status::Protection)
 }
 
-/// Prepare the bios of a failed request for a retry of each. False if they end with `status`.
+/// Prepare the bios of a failed request for one retry each. False if they must end with `status`.
 pub(crate) fn prepare_retry(bios: &mut BioList, status: Status) -> bool {
     if bios.len() < 2 || !is_of_sectors(status) || mistake!("merge_fails_whole") {
         return false;
     }
     bios.set_flags(BioFlags::NOMERGE, true);
-    // A tag was found for them once, so they may wait now; and they may go to another queue.
+    // The bios had a tag once, so they may wait now; and the retry may use another queue.
     bios.set_flags(BioFlags::NOWAIT | BioFlags::POLLED, false);
     true
 }

@@ -1,9 +1,8 @@
-//! The things that a channel works with: its device, its driver queue and its copy of the
-//! configuration.
+//! The environment of a channel: its device, its driver queue and its copy of the configuration.
 //!
 //! Invariants:
-//! * The copy is as old as the last [`Setup::refresh`], or as the last turn at the shared
-//!   scheduler, which also refreshes it. A change that either finds also reads the size and tells
+//! * The copy is as recent as the last [`Setup::refresh`] or the last turn at the shared scheduler,
+//!   which also refreshes it. If either finds a change, the channel also reads the size and informs
 //!   the driver queue ([`Setup::follow_change`]).
 //! * The numbers of the channel and of its context never change.
 
@@ -17,7 +16,7 @@ use drystone_core::failures::Failure;
 use drystone_core::{Bio, BioFlags, ChannelId, ContextId, Env, Limits, Status, Subscription};
 use std::sync::Arc;
 
-/// A bio needs no check beyond its range when none of these is set.
+/// A bio with none of these flags needs only a check of its range.
 const SPECIAL: BioFlags =
     BioFlags::FUA.union(BioFlags::PREFLUSH).union(BioFlags::NOWAIT).union(BioFlags::POLLED);
 
@@ -25,7 +24,7 @@ const SPECIAL: BioFlags =
 pub(crate) struct Setup<D: Driver, S> {
     shared: Arc<Shared<D, S>>,
     config: Subscription<Config>,
-    /// Bytes of the device at the last refresh.
+    /// The size of the device in bytes at the last refresh.
     size_bytes: u64,
     context: ContextId,
     /// The number of this channel in its context.
@@ -34,7 +33,7 @@ pub(crate) struct Setup<D: Driver, S> {
 }
 
 impl<D: Driver, S: Scheduler> Setup<D, S> {
-    /// For a channel of the context of `env`.
+    /// The setup of a channel of the context of `env`.
     pub(crate) fn new(
         shared: Arc<Shared<D, S>>,
         driver: D::Queue,
@@ -57,13 +56,13 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         &self.config
     }
 
-    /// The number of changes until that configuration.
+    /// The epoch of that configuration.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.config.epoch()
     }
 
-    /// The limits of that.
+    /// The limits of that configuration.
     #[inline]
     pub(crate) fn limits(&self) -> &Limits {
         &self.config.limits
@@ -94,7 +93,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         &mut self.driver
     }
 
-    /// True if a driver queue that is asked only by [`Setup::driver`] must be polled.
+    /// True if the queue of [`Setup::driver`] has requests that only a poll can find.
     pub(crate) fn must_poll(&self) -> bool {
         self.driver.must_poll()
     }
@@ -115,19 +114,19 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         self.channel
     }
 
-    /// True if bios go through the shared scheduler at all.
+    /// True if bios go through the shared scheduler.
     #[inline]
     pub(crate) fn has_scheduler(&self) -> bool {
         self.config.scheduler != SchedulerKind::None
     }
 
-    /// True if every bio goes through the shared scheduler, even if it could go to the driver now.
+    /// True if every bio goes through the shared scheduler, even if the driver could take it now.
     #[inline]
     pub(crate) fn schedules_all(&self) -> bool {
         self.has_scheduler() && !self.config.straight
     }
 
-    /// Take over a configuration or size that changed. True if something did.
+    /// Follow a configuration or size that has changed. True if one has.
     #[inline]
     pub(crate) fn refresh(&mut self, env: &mut Env, flight: &mut InFlight) -> bool {
         let changed = !self.config.is_current(&self.shared.config);
@@ -143,7 +142,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         self.follow_change(env, flight);
     }
 
-    /// The copy of the configuration is another one now: follow it.
+    /// Follow the copy of the configuration, which has changed.
     #[cold]
     pub(crate) fn follow_change(&mut self, env: &mut Env, flight: &mut InFlight) {
         self.size_bytes = self.shared.driver.size_bytes();
@@ -152,13 +151,13 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         flight.check_timeouts_soon();
     }
 
-    /// Take the current configuration only, without the context's lock counts: for a channel that
-    /// goes, whose copy refers to its port.
+    /// Refresh the copy of the configuration only, without the context's lock counts. This serves a
+    /// channel that ends: its old copy refers to its port.
     pub(crate) fn refresh_to_close(&mut self) {
         self.shared.refresh(&mut self.config);
     }
 
-    /// A read or write that one request can be made of, without a closer check.
+    /// True for a read or write that fits one request and needs no further check.
     #[inline(always)]
     pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
         let limits = &self.config.limits;
@@ -168,10 +167,10 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
             && bio.is_contiguous()
     }
 
-    /// Check `bio`. The size may have grown since the last refresh.
+    /// Check `bio`, with the present size of the device if it has grown since the last refresh.
     ///
     /// # Errors
-    /// The check of the bio, with the status of its fault.
+    /// The status of the check that failed.
     pub(crate) fn check(&mut self, bio: &Bio) -> Result<(), Status> {
         let limits = &self.config.limits;
         check(bio, limits, self.size_bytes).or_else(|_| {
@@ -180,7 +179,7 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
         })
     }
 
-    /// Note a failure, which is told later ([`Device::failures`](drystone_core::Device::failures)).
+    /// Note a failure, for a later report ([`Device::failures`](drystone_core::Device::failures)).
     pub(crate) fn note(&self, failure: &Failure) {
         if failure.status.is_failure() {
             self.shared.stats.failures.note(failure);
@@ -200,7 +199,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A channel's setup on a device of 1 MiB, and what the device has.
+    /// A channel's setup on a device of 1 MiB, and the shared state of that device.
     struct Parts {
         stage: Arc<Stage>,
         shared: Arc<Shared<Fake, MqDeadline>>,

@@ -1,12 +1,12 @@
-//! The tags of a channel: those that it took in advance, and its waits in line for more.
+//! The tags of a channel: those that it took in advance, and its places in lines for more.
 //!
 //! Invariants:
-//! * Spare tags belong to the set in use. They go back before the call ends that took them.
-//! * Tags are taken out of turn only while no channel waits in line at the set; the exception is
-//!   the shared scheduler's turn ([`TagLine::put_scheduler_first`]).
+//! * Spare tags belong to the set in use. They are freed before the call that took them ends.
+//! * Tags are taken out of order only while no channel waits in the line of the set; the exception
+//!   is the shared scheduler's turn ([`TagLine::put_scheduler_first`]).
 //! * The wake message is here, in the line of the set, or on its way back. A channel that changes
 //!   its set leaves the message in the old line and makes a new one, so each set wakes it once.
-//! * The channel is a user of its set, and of each set in whose line a stale wait stands.
+//! * The channel counts as a user of its set, and of each set in whose line it has a stale wait.
 
 use crate::queues::{QueueMap, QueueSlot, Tags};
 use crate::tags::{TagBatch, TagSet};
@@ -16,11 +16,11 @@ use drystone_core::sync::LockCounters;
 use drystone_core::{ContextId, Env};
 use std::sync::Arc;
 
-/// Payload of the message by which a tag set wakes a channel. Drivers' payloads name a slot in
-/// their lower half, which is never this.
+/// The payload of the message by which a tag set wakes a channel. The lower half of a driver's
+/// payload is a slot, which never has this value.
 pub(crate) const TAG_WAKE: u64 = u64::MAX;
 
-/// A wait in the line of a tag set that the channel uses no more.
+/// A wait in the line of a tag set that the channel does not use any more.
 struct StaleTagWait {
     set: Tags,
     wake: Arc<Message>,
@@ -33,18 +33,18 @@ pub(crate) struct TagLine {
     set: Tags,
     /// The hardware queues that the channel's context maps to.
     slot: QueueSlot,
-    /// The epoch of that mapping.
+    /// The generation of the queue map that `slot` is from.
     generation: u64,
     /// The wake message is with the set or on its way back.
     is_waiting: bool,
-    /// The shared scheduler takes tags before the channels that wait in line.
+    /// The shared scheduler takes tags before the channels in line.
     scheduler_first: bool,
     wake: Arc<Message>,
     stale: Vec<StaleTagWait>,
 }
 
 impl TagLine {
-    /// The tags of `context`. The set sends `wake` when the channel's turn comes.
+    /// The tags of `context`. The set sends `wake` when it is the channel's turn.
     pub(crate) fn new(map: &QueueMap, context: ContextId, wake: Arc<Message>) -> Self {
         let slot = map.slot_of(context);
         let set = map.set(slot.hctx).clone();
@@ -97,8 +97,8 @@ impl TagLine {
         self.spare.pop()
     }
 
-    /// Without a spare tag, take up to `want` unless a channel waits in line. True if a tag is
-    /// spare afterwards.
+    /// If there is no spare tag, take up to `want` tags, unless a channel waits in line. True if
+    /// there is a spare tag afterwards.
     #[inline]
     pub(crate) fn reserve(&mut self, want: u32) -> bool {
         if self.spare.mask == 0 && !self.set.has_waiters() {
@@ -107,7 +107,7 @@ impl TagLine {
         self.spare.mask != 0
     }
 
-    /// The same for up to `units` units of the shared scheduler. No tag is spare.
+    /// The same for up to `units` units of the shared scheduler. Call it without spare tags only.
     pub(crate) fn reserve_scheduled(&mut self, units: u32) -> bool {
         debug_assert!(!self.has_spare());
         if self.scheduler_first || !self.set.has_waiters() {
@@ -118,14 +118,14 @@ impl TagLine {
         self.spare.mask != 0
     }
 
-    /// Take the channel's share in its turn. No tag is spare.
+    /// Take the channel's share of tags in its turn. Call it without spare tags only.
     pub(crate) fn reserve_share(&mut self) {
         debug_assert!(!self.has_spare());
         self.spare = self.set.take(self.slot.hint, self.set.share());
     }
 
-    /// Keep `tag`, whose request has ended, as a spare one. False if that cannot be, because it is
-    /// of another word than the others: the caller frees it.
+    /// Keep `tag`, whose request has ended, as a spare one. False if it is in another word than the
+    /// other spare tags; the caller must free it then.
     #[inline]
     #[must_use]
     pub(crate) fn reuse(&mut self, tag: TagBatch) -> bool {
@@ -136,7 +136,7 @@ impl TagLine {
         fits
     }
 
-    /// Give tags back, and wake the channels whose turn it is then.
+    /// Free tags, and wake the channels whose turn it is then.
     #[inline]
     pub(crate) fn free(&self, env: &mut Env, batch: TagBatch) {
         if self.set.free(batch) {
@@ -149,7 +149,7 @@ impl TagLine {
         self.free(env, self.set.batch_of(tag));
     }
 
-    /// Give spare tags back. True if there were some.
+    /// Free the spare tags. True if there were some.
     #[inline]
     pub(crate) fn free_spare(&mut self, env: &mut Env) -> bool {
         let any = self.has_spare();
@@ -159,8 +159,8 @@ impl TagLine {
         any
     }
 
-    /// Give spare tags back, of which there are some. True if a channel waits, and
-    /// [`TagLine::wake`] must be called.
+    /// Free the spare tags, of which there must be some. True if a channel waits; the caller must
+    /// then call [`TagLine::wake`].
     #[inline]
     #[must_use]
     pub(crate) fn release_spare(&mut self) -> bool {
@@ -174,7 +174,7 @@ impl TagLine {
         self.set.wake(&locks, |message| env.notify_lazily(message));
     }
 
-    /// The same, where `locks` counts the lock and `send` gets their messages.
+    /// The same; `locks` counts the lock, and `send` gets the messages.
     pub(crate) fn wake(&self, locks: &LockCounters, send: impl FnMut(Arc<Message>)) {
         self.set.wake(locks, send);
     }
@@ -198,7 +198,7 @@ impl TagLine {
         self.is_waiting
     }
 
-    /// Number of lines in which the channel stands.
+    /// The number of lines in which the channel waits.
     pub(crate) fn waits(&self) -> usize {
         usize::from(self.is_waiting) + self.stale.len()
     }
@@ -208,12 +208,12 @@ impl TagLine {
         Arc::ptr_eq(message, &self.wake)
     }
 
-    /// True if the wake message is with no tag set or mailbox.
+    /// True if no tag set or mailbox has the wake message.
     pub(crate) fn is_wake_unshared(&self) -> bool {
         Arc::strong_count(&self.wake) == 1
     }
 
-    /// The channel's turn has come: its wake message is back.
+    /// Begin the channel's turn: its wake message is back.
     pub(crate) fn begin_turn(&mut self, env: &mut Env) {
         env.expected_remote -= 1;
         self.leave_line();
@@ -224,12 +224,12 @@ impl TagLine {
         self.is_waiting = false;
     }
 
-    /// For the channel's turn: whether the shared scheduler goes first this time.
+    /// True if the shared scheduler goes first in this turn of the channel.
     pub(crate) fn alternate(&self) -> bool {
         self.set.others_first()
     }
 
-    /// Let the shared scheduler take tags before the channels in line, or no longer.
+    /// Set whether the shared scheduler takes tags before the channels in line.
     pub(crate) fn put_scheduler_first(&mut self, first: bool) {
         self.scheduler_first = first;
     }
@@ -239,7 +239,7 @@ impl TagLine {
         self.scheduler_first
     }
 
-    /// The turn is over: spare tags go back, and others have their turn.
+    /// End the turn: free the spare tags, and wake the next channels.
     pub(crate) fn end_turn(&mut self, env: &mut Env) {
         self.answer();
         self.wake_waiters(env);
@@ -252,8 +252,8 @@ impl TagLine {
         }
     }
 
-    /// Use the queues of `slot` from now on, whose tags are `set`. A wait in the old line becomes
-    /// stale; the next one uses the message that `fresh` makes. No tag is held.
+    /// Change to the queues of `slot`, whose tags are `set`. A wait in the old line becomes stale;
+    /// the next wait uses the message that `fresh` makes. The channel must hold no tag.
     pub(crate) fn change_set(&mut self, set: Tags, fresh: impl FnOnce() -> Arc<Message>) {
         debug_assert!(!self.has_spare());
         set.join();
@@ -267,13 +267,13 @@ impl TagLine {
         }
     }
 
-    /// The channel has followed `map`, and uses `slot`.
+    /// Note that the channel has followed `map`, and uses `slot`.
     pub(crate) fn follow(&mut self, map: &QueueMap, slot: QueueSlot) {
         self.slot = slot;
         self.generation = map.generation();
     }
 
-    /// The turn of a stale wait has come: pass it on.
+    /// Pass on the turn of a stale wait.
     ///
     /// # Panics
     /// If `message` is not of a stale wait.
@@ -321,7 +321,7 @@ mod tests {
         TagLine::new(map, ContextId(context), Message::new(ChannelId(context), TAG_WAKE))
     }
 
-    /// Channels woken by `line`'s set.
+    /// The channels that the set of `line` wakes.
     fn woken(line: &TagLine) -> Vec<Arc<Message>> {
         let mut woken = Vec::new();
         line.wake(&locks(), |message| woken.push(message));

@@ -1,16 +1,16 @@
-//! Waits of a channel for its hardware queue: for the turn to take tags, and for other queues when
-//! their number changes (Linux `blk_mq_update_nr_hw_queues`, which freezes the whole queue; here
-//! each channel goes by itself).
+//! The waits of a channel for its hardware queue: for its turn to take tags, and for other queues
+//! after their number has changed (Linux `blk_mq_update_nr_hw_queues`, which freezes the whole
+//! queue; here each channel changes alone).
 //!
 //! Invariants:
-//! * A channel that must move to other queues begins no request. It takes them once none of its
-//!   requests is in flight; so a slot is used by one request at a time, and a polled request is
-//!   found on the queue where it is.
-//! * Only the channel's own bios wait for the change, and units of it that a scheduler picked. The
-//!   context's pending work is processed as always.
-//! * The channel leaves a line for tags at once, but its message stays there until its turn comes,
-//!   which it passes on. Until then it counts as a user of that set.
-//! * A unit that was granted with a tag of the queue that was left goes back to the scheduler.
+//! * A channel that must change its queues begins no request. It takes the new queues once none of
+//!   its requests is in flight. So a slot is used by one request at a time, and a polled request is
+//!   polled on the queue that it is in.
+//! * Only the channel's own bios wait for the change, and its units that a scheduler picked. The
+//!   context's pending work goes on as always.
+//! * The channel leaves a line for tags at once, but its message stays there until the turn comes;
+//!   the channel then passes the turn on. Until then it counts as a user of that set.
+//! * A unit that was granted with a tag of the old queue goes back to the scheduler.
 
 use super::RequestChannel;
 use super::tag_line::TAG_WAKE;
@@ -21,7 +21,7 @@ use drystone_core::Env;
 use drystone_core::mailbox::Message;
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
-    /// Line up for a tag.
+    /// Wait in line for a tag.
     #[cold]
     pub(super) fn wait_for_tag(&mut self, env: &mut Env) {
         if self.tags.is_waiting() || self.frees_for_itself() {
@@ -30,12 +30,12 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         self.tags.line_up(env);
     }
 
-    /// It is this channel's turn to take tags. Units of the shared scheduler wait for tags too, but
-    /// not in line: they go first every other turn, and always if the scheduler has been switched
-    /// off.
+    /// Use this channel's turn to take tags. Units of the shared scheduler wait for tags too, but
+    /// not in line. They go first in every other turn, and in every turn once the scheduler is
+    /// switched off.
     pub(super) fn tag_turn(&mut self, env: &mut Env) {
         self.tags.begin_turn(env);
-        // A grant in the same delivery may have completed inline.
+        // A grant in the same delivery may have completed inline and left a spare tag.
         self.free_spare(env);
         if self.setup.scheduler().has_work()
             && (!self.setup.has_scheduler() || self.tags.alternate())
@@ -48,13 +48,14 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if self.held.has_work() {
             self.tags.reserve_share();
         }
-        // The turn counts as a wait until its end, so this takes no tags beyond the share.
+        // The channel counts as waiting until the end of its turn, so this takes no tags beyond its
+        // share.
         self.dispatch(env);
         self.tags.end_turn(env);
     }
 
-    /// True if completions of this channel will free the tags that it lacks, because no other
-    /// channel uses the set. If one begins to, the next completion finds out.
+    /// True if no other channel uses the set, so that this channel's completions free the tags that
+    /// it lacks. If another one joins, the next completion notices that.
     pub(super) fn frees_for_itself(&self) -> bool {
         self.flight.is_any() && self.tags.set().users() == 1
     }
@@ -65,7 +66,8 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         !self.tags.is_current(&self.setup.config().map)
     }
 
-    /// Use the queues that the configuration says, if that may be yet. Between requests only.
+    /// Change to the queues of the configuration, if that is possible yet. Call this between
+    /// requests only.
     #[cold]
     pub(crate) fn follow_queues(&mut self, env: &mut Env) {
         let to = self.setup.config().map.slot_of(self.setup.context());

@@ -2,9 +2,9 @@
 //! option that sets it at the start.
 //!
 //! Invariants:
-//! * A name stands in one row. The rows of mq-deadline's tunables are [`Tunable::ALL`]; the other
-//!   names that have no row here are the driver's, or those of any device.
-//! * A refused value has changed nothing.
+//! * A name stands in exactly one row. The rows of mq-deadline's tunables are [`Tunable::ALL`]; all
+//!   other names are attributes of the driver, or attributes that every device has.
+//! * A refused value leaves everything unchanged.
 
 use super::{NOMERGES_MAX, QueueOptions, RequestQueue, max_sectors_kb_range, most_requests};
 use crate::config::Config;
@@ -15,20 +15,20 @@ use crate::scheduler::{Scheduler, SchedulerKind};
 use drystone_core::attribute::{self, not_settable, parse_in};
 use drystone_core::{Device, Error, Result};
 
-/// Sets an attribute of the queue `Q`, by its name and a value.
+/// A function that sets an attribute of the queue `Q` by its name and a value.
 type Setter<Q> = fn(&Q, &str, &str) -> Result<()>;
 
 /// An attribute of the queue `Q`.
 struct Attribute<Q> {
     name: &'static str,
-    /// False of a queue that has no attribute of this name.
+    /// False if this queue has no attribute of this name.
     is_there: fn(&Q) -> bool,
-    /// `None` where any device shows it.
+    /// The value; `None` if every device shows this attribute.
     get: Option<fn(&Q, &Config) -> String>,
-    /// `None` of an attribute that is only shown.
+    /// Sets a value; `None` for an attribute that is only shown.
     set: Option<Setter<Q>>,
-    /// The value that the maker of the queue chose. Those of the scheduler and the write cache
-    /// are set where the queue is made, tunables by their names.
+    /// The value that the queue's options give it. The code that makes the queue sets the scheduler
+    /// and the write cache; tunables are set by their names.
     option: fn(&QueueOptions) -> Option<String>,
 }
 
@@ -41,11 +41,11 @@ fn digit(switch: bool) -> String {
 }
 
 impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
-    /// A row of an attribute that every queue has, and that no option sets.
+    /// The row of an attribute that every queue has and no option sets.
     const ROW: Attribute<Self> =
         Attribute { name: "", is_there: |_| true, get: None, set: None, option: |_| None };
 
-    /// The rows. Options are set in their order.
+    /// The rows. Options are set in this order.
     const ATTRIBUTES: &'static [Attribute<Self>] = &[
         Attribute {
             name: "queue/scheduler",
@@ -176,7 +176,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Err(not_settable(name, &self.shared.name, self.get(name).is_some()))
     }
 
-    /// Set what the maker of the queue chose.
+    /// Set the values that the options of the queue give.
     pub(super) fn apply(&self, options: &QueueOptions) -> Result<()> {
         for row in Self::ATTRIBUTES {
             if let Some(value) = (row.option)(options) {
@@ -197,7 +197,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         self.refresh_limits(Some((kb as u32) << 10))
     }
 
-    /// `queue/write_cache`: what the queue believes of the device, which itself stays as it is.
+    /// Set `queue/write_cache`: what the queue assumes of the device, whose cache does not change.
     fn set_write_cache(&self, name: &str, value: &str) -> Result<()> {
         let write_cache = match value.trim() {
             "write back" => true,
@@ -230,11 +230,11 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
             let text = format!("{name}: '{value}' is not permitted: {names} is");
             return Err(Error::invalid(text));
         };
-        // Choosing the one in force changes nothing, as in Linux.
+        // Choosing the scheduler in force changes nothing, as in Linux.
         if kind == self.config().scheduler { Ok(()) } else { self.set_scheduler(kind) }
     }
 
-    /// The schedulers, the one in force in brackets.
+    /// The schedulers, with the one in force in brackets.
     fn scheduler_text(&self) -> String {
         let current = self.config().scheduler;
         let text = |kind: SchedulerKind| match kind == current {
@@ -278,7 +278,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
         Ok(())
     }
 
-    /// Without a poll queue nothing is polled; `queue/io_poll` is remembered.
+    /// Without poll queues no I/O is polled, but the choice in `queue/io_poll` is kept.
     fn set_poll_queues(&self, name: &str, value: &str) -> Result<()> {
         let n = parse_in(name, value, 0, QUEUES_MAX.into())? as u32;
         match n {

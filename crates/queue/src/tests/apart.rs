@@ -10,8 +10,8 @@ fn options(scheduler: SchedulerKind, straight: &str) -> QueueOptions {
     QueueOptions { scheduler: Some(scheduler), iosched, ..QueueOptions::default() }
 }
 
-/// All ways that units go: each scheduler, by itself and through shared trees, of drivers that end
-/// requests at once (knowingly or not) and of others.
+/// All paths of units: each scheduler, alone and through shared trees, on drivers that complete
+/// requests at once (declared or not) and on others.
 fn rigs() -> Vec<(Rig, bool)> {
     let kinds = [
         options(SchedulerKind::None, "0"),
@@ -32,7 +32,7 @@ fn sorted(mut ended: Vec<(u64, Status)>) -> Vec<(u64, Status)> {
     ended
 }
 
-/// Everything that ends of what has been submitted.
+/// Run until all submitted bios have ended, and return them.
 fn run(rig: &mut Rig, holds: bool) -> Vec<(u64, Status)> {
     let mut all = rig.all_ended();
     while holds && rig.stage.held() > 0 {
@@ -62,7 +62,7 @@ fn only_bios_that_touch_bad_sectors_fail() {
     }
 }
 
-/// Bios that merge in the shared trees, of two contexts, run by one of them.
+/// Bios of two contexts merge in the shared trees, and one of the contexts runs them.
 #[test]
 fn bios_of_others_are_tried_again_for_them() {
     let setup = Setup { completes_inline: true, ..Setup::depth(8) };
@@ -110,7 +110,7 @@ fn what_timed_out_is_not_tried_again() {
     assert_eq!(rig.taken().len(), 1);
 }
 
-/// A bio that may not wait was let in; that others were merged with it is not its fault.
+/// A bio with NOWAIT got a tag. The failure of bios that were merged with it must not make it fail.
 #[test]
 fn a_second_try_may_wait_for_a_tag() {
     for scheduler in SchedulerKind::ALL {

@@ -29,7 +29,7 @@ fn refused_values_name_the_range_and_change_nothing() {
     refused(&rig, "queue/discard_max_bytes", "1073742336", "from 0 to 1073741824");
 }
 
-/// Depths that come with the scheduler are Linux's for drivers that are deep enough.
+/// The depths that a scheduler sets are Linux's for drivers with enough depth.
 #[test]
 fn a_scheduler_brings_its_own_depths() {
     for (depth, nr_requests) in [(1, "256"), (128, "256"), (1000, "256")] {
@@ -112,7 +112,7 @@ fn the_write_cache_is_what_the_user_says() {
     assert_eq!(rig.all_ended().len(), 2);
     assert_eq!(rig.ops(), [Op::Write, Op::Write, Op::Flush]);
     assert!(rig.stage.seen()[1].flags.contains(BioFlags::FUA));
-    // A later change of the driver does not undo it.
+    // A later change in the driver does not undo the user's choice.
     rig.device.set_attribute("queue/write_cache", "write through").unwrap();
     rig.device.set_attribute("no_discard", "true").unwrap();
     assert_eq!(rig.attribute("queue/write_cache"), "write through");
@@ -149,7 +149,7 @@ fn the_number_of_requests_changes_under_load() {
     assert_eq!(rig.stage.held(), 16);
     rig.device.set_attribute("queue/nr_requests", "3").unwrap();
     assert_eq!(rig.attribute("queue/nr_requests"), "3");
-    // Requests that are held stay held; from then on there are three.
+    // Held requests stay held; after these the limit is three.
     for held in (3..16).rev() {
         assert!(rig.stage.give_back(0, Status::Ok));
         rig.ended();

@@ -119,8 +119,8 @@ fn a_dropped_context_cancels_what_was_refused() {
     assert!(rig.taken().is_empty());
 }
 
-/// A bio that the flush machine lets go after the drop meets a driver that is busy, or no tag: no
-/// call would come back to offer it again.
+/// A bio that leaves the flush machine after the drop finds the driver busy, or no tag. No later
+/// call would offer it again.
 #[test]
 fn what_comes_up_after_the_drop_ends_too() {
     for busy in [Answer::Busy(0), Answer::Busy(u64::MAX - 1)] {
@@ -131,7 +131,8 @@ fn what_comes_up_after_the_drop_ends_too() {
         let mut rig = Rig::new(setup);
         rig.stage.next(Answer::Hold);
         rig.stage.otherwise(busy);
-        // The flush is with the driver; its data, and the parts of the other, come after it.
+        // The driver has the flush; the data of that bio, and the parts of the other bio, come
+        // after it.
         rig.submit([
             with(write(0, 8), BioFlags::PREFLUSH),
             with(write(64, 64), BioFlags::PREFLUSH),
@@ -146,7 +147,8 @@ fn what_comes_up_after_the_drop_ends_too() {
     }
 }
 
-/// A split bio whose parts are with the driver, refused, and not offered yet, all at once.
+/// The parts of a split bio are with the driver, refused, and not offered yet, all at the same
+/// time.
 #[test]
 fn a_split_bio_ends_as_a_whole_when_its_context_is_dropped() {
     let mut rig = Rig::new(Setup::limits(|l| l.max_bytes = 4096));

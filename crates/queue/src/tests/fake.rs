@@ -1,5 +1,5 @@
-//! A driver that records what it is given, answers as it is told, and gives requests back when
-//! the test says so.
+//! A driver that records its requests, answers as the test says, and gives requests back when the
+//! test says so.
 
 use crate::{Driver, DriverQueue, HwQueues, Issue, Request, Slots};
 use drystone_core::mailbox::Message;
@@ -56,7 +56,7 @@ struct Script {
 }
 
 impl Script {
-    /// The end of a request that would end with `status` if no sector of it were bad.
+    /// The status with which a request ends: `status`, unless one of its sectors is bad.
     fn end_of(&self, seen: &Seen, status: Status) -> Status {
         let end = seen.sector + seen.bytes.div_ceil(512);
         match self.bad.range(seen.sector..end).next() {
@@ -66,7 +66,7 @@ impl Script {
     }
 }
 
-/// The orders of the test to the driver, and what the driver has seen.
+/// The test's orders to the driver, and the requests that the driver has seen.
 pub(crate) struct Stage {
     script: Mutex<Script>,
     pub(crate) size_bytes: AtomicU64,
@@ -82,17 +82,17 @@ impl Stage {
         })
     }
 
-    /// Answer so to the next request, after those scripted before.
+    /// Give this answer to the next request after those with scripted answers.
     pub(super) fn next(&self, answer: Answer) {
         self.script.lock().unwrap().answers.push_back(answer);
     }
 
-    /// Answer so to every request that nothing is scripted for; `Done(Ok)` at first.
+    /// Give this answer to every request without a scripted one; `Done(Ok)` at first.
     pub(super) fn otherwise(&self, answer: Answer) {
         self.script.lock().unwrap().otherwise = Some(answer);
     }
 
-    /// From now on what touches `sector` ends so.
+    /// From now on a request that touches `sector` ends with `status`.
     pub(super) fn spoil(&self, sector: u64, status: Status) {
         self.script.lock().unwrap().bad.insert(sector, status);
     }
@@ -107,7 +107,7 @@ impl Stage {
         self.script.lock().unwrap().refused.iter().map(|s| s.sector).collect()
     }
 
-    /// The number of times that driver queues were told of a change.
+    /// The number of times that driver queues were informed of a change.
     pub(crate) fn refreshes(&self) -> usize {
         self.script.lock().unwrap().refreshes
     }
@@ -117,7 +117,7 @@ impl Stage {
         self.script.lock().unwrap().timed_out.clone()
     }
 
-    /// The requests that it holds, first taken first.
+    /// The requests that the driver holds, in the order in which it took them.
     pub(super) fn held_requests(&self) -> Vec<Seen> {
         self.script.lock().unwrap().held.iter().map(|held| held.seen).collect()
     }
@@ -131,7 +131,7 @@ impl Stage {
         self.script.lock().unwrap().held.len()
     }
 
-    /// Give back the request that has been held as number `index`. False if there is none.
+    /// Give back held request number `index`. False if there is none.
     pub(super) fn give_back(&self, index: usize, status: Status) -> bool {
         let mut script = self.script.lock().unwrap();
         if index >= script.held.len() {
@@ -146,12 +146,12 @@ impl Stage {
     }
 }
 
-/// The properties that the driver says it has.
+/// The properties that the driver reports.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
     pub(super) limits: Limits,
     pub(super) hw: HwQueues,
-    /// The driver says that it ends at once what it takes.
+    /// The driver reports that it completes requests at once.
     pub(super) completes_inline: bool,
 }
 

@@ -46,7 +46,7 @@ fn the_driver_gets_what_the_device_understands() {
             let mut ended = rig.ended();
             assert!(inline || expected.is_empty() || ended.is_empty());
             ended.extend(rig.give_back_all());
-            // With FUA of its own the device shows it in the request's flags.
+            // If the device has FUA, the requests' flags show it.
             let got = steps(&rig);
             let fua = setup.limits.fua;
             assert_eq!(if fua { got } else { got.replace('W', "w") }, expected);

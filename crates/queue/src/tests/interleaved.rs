@@ -1,4 +1,4 @@
-//! Steps of other threads, put between two steps of one.
+//! Steps of other threads, placed between two steps of one thread.
 
 use super::*;
 use crate::config::Config;
@@ -11,15 +11,16 @@ use std::rc::Rc;
 type Hook = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The step that happens while a closing channel has the turn, and just after it has left it.
+    /// The steps that happen while a closing channel has the turn, and just after it has left the
+    /// turn.
     static AT_CLOSE: RefCell<Option<(Hook, Hook)>> = const { RefCell::new(None) };
-    /// The steps that happen after the next turns, one for each.
+    /// The steps that happen after the next turns, one after each.
     static AFTER_TURN: RefCell<VecDeque<Hook>> = const { RefCell::new(VecDeque::new()) };
-    /// The action before the next turn.
+    /// The step that happens before the next turn.
     static BEFORE_TURN: RefCell<Option<Hook>> = const { RefCell::new(None) };
 }
 
-/// `mq-deadline`, with other threads' doings put where they could come.
+/// `mq-deadline`, with steps of other threads at points where they may happen.
 #[derive(Default)]
 struct Interleaved(MqDeadline);
 
@@ -35,7 +36,7 @@ impl Scheduler for Interleaved {
     ) -> bool {
         if let Some(hook) = BEFORE_TURN.take() {
             hook();
-            // As the turn does before it looks for another channel's port.
+            // The turn does the same before it looks up another channel's port.
             caller.split();
         }
         let again = self.0.run(local, caller, bios, place);
@@ -107,9 +108,9 @@ fn submit((cx, dev): &mut (Context, ChannelId), bios: impl IntoIterator<Item = B
     cx.submit(*dev, &mut list);
 }
 
-/// Two requests are with the driver, which is all that may be. A third context has the turn to
-/// close; meanwhile one context publishes a bio, and another one a bio with NOWAIT. Then the first
-/// one is dropped, before any context has looked.
+/// The driver has two requests, which is the limit. A third context has the turn because it closes.
+/// Meanwhile one context publishes a bio, and another one a bio with NOWAIT. Then the first context
+/// is dropped before any context has rechecked.
 #[test]
 fn a_dropped_context_ends_what_may_not_wait() {
     let clock = ManualClock::new(1000 * MS);
@@ -154,9 +155,9 @@ fn a_dropped_context_ends_what_may_not_wait() {
     assert_eq!(all, [(10, Status::Ok), (20, Status::Ok), (40, Status::Again)]);
 }
 
-/// Both tags are with the driver. While a context submits a read and a flush, one comes back and is
-/// granted for the read; then it waits for a tag for the flush, and the other one comes back. It
-/// finds both messages at once, and the driver ends what it gets.
+/// The driver has both tags. While a context submits a read and a flush, one tag comes back and is
+/// granted to the read. The context then waits for a tag for the flush, and the other tag comes
+/// back. The context finds both messages at once, and the driver completes both requests.
 #[test]
 fn a_grant_and_a_turn_at_tags_that_come_together_lose_no_tag() {
     let clock = ManualClock::new(1000 * MS);
@@ -204,8 +205,8 @@ fn a_grant_and_a_turn_at_tags_that_come_together_lose_no_tag() {
     assert_eq!(queue.tags(0).in_use(), 0, "a tag is lost");
 }
 
-/// The driver was busy for a unit, which goes before everything, also before a real-time one. That
-/// a third context brings something and is dropped changes nothing.
+/// The driver was busy for a unit, which must go before all others, even a real-time one. It makes
+/// no difference that a third context submits a bio and is dropped.
 #[test]
 fn what_the_driver_was_busy_for_goes_first_though_a_context_is_dropped() {
     let options = QueueOptions {
@@ -234,9 +235,9 @@ fn what_the_driver_was_busy_for_goes_first_though_a_context_is_dropped() {
     assert_eq!(sectors, [5, 100, 20]);
 }
 
-/// One tag in each of two queues, the second one taken. A context of that queue hands in two units,
-/// and as soon as its turn is over the queue is taken away and the tag comes back: one unit is let
-/// go with it. But before the context has seen that it has seen the change, and moves.
+/// Two queues have one tag each; that of the second queue is in use. A context of that queue
+/// submits two units. As soon as its turn is over, the queue is removed and the tag comes back, so
+/// one unit is granted with it. Before the context sees the grant it sees the change, and moves.
 #[test]
 fn a_unit_that_was_granted_in_the_queue_before_goes_in_the_next_one() {
     let clock = ManualClock::new(1000 * MS);
@@ -264,7 +265,7 @@ fn a_unit_that_was_granted_in_the_queue_before_goes_in_the_next_one() {
         assert!(giver.give_back(0, Status::Ok));
         assert_eq!(ended(&mut holds.0), [(10, Status::Ok)]);
     });
-    // In its next turn it finds the change.
+    // The next turn finds the change.
     AFTER_TURN.set(VecDeque::from([after, Box::new(|| ())]));
     submit(&mut moves, [read(20, 1), read(30, 1)]);
     let in_use = || [0, 1].map(|hctx| queue.tags(hctx).in_use());
@@ -277,7 +278,7 @@ fn a_unit_that_was_granted_in_the_queue_before_goes_in_the_next_one() {
 }
 
 /// A turn at the scheduler takes over a change that came after the call had begun. The channel's
-/// driver queue is told of it all the same, and once.
+/// driver queue is informed of it too, exactly once.
 #[test]
 fn the_driver_is_told_of_a_change_that_a_turn_finds() {
     let clock = ManualClock::new(1000 * MS);

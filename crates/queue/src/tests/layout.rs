@@ -1,4 +1,4 @@
-//! No field that is written on the way of an I/O shares a cache line with another context's.
+//! No field that the I/O path writes shares a cache line with another context's fields.
 
 use crate::channel::RequestChannel;
 use crate::request::Request;
@@ -9,7 +9,7 @@ use drystone_core::stats::ChannelStats;
 
 const LINE: usize = 64;
 
-/// A type whose values begin on a line and fill whole lines shares none with its neighbours.
+/// Values of the type begin on a cache line and fill whole lines, so they share none with others.
 fn alone<T>() {
     let name = std::any::type_name::<T>();
     assert!(align_of::<T>() >= LINE, "{name} begins at multiples of {}", align_of::<T>());
@@ -34,6 +34,6 @@ fn words_of_tags_stand_alone() {
     let header = std::ptr::from_ref(&set).addr();
     let far = |a: &usize| a.abs_diff(header) >= size_of::<TagSet>() || *a < header;
     assert!(addresses.iter().all(far), "words are not in the set's own lines");
-    // The sets of a queue's hardware queues lie side by side.
+    // The tag sets of a device's hardware queues lie side by side.
     alone::<CachePadded<TagSet>>();
 }

@@ -1,4 +1,4 @@
-//! The request queue on a driver that does what the test says.
+//! The request queue on a driver that the test controls.
 
 mod apart;
 mod attributes;
@@ -55,7 +55,7 @@ impl Rig {
         Self::timed(setup, options, engine, clock.clone(), clock)
     }
 
-    /// The same, where everybody sees the time of `clock` by `shown`.
+    /// The same; all parts see the time of `clock` through `shown`.
     fn timed(
         setup: Setup,
         options: &QueueOptions,
@@ -91,7 +91,7 @@ impl Rig {
         ended(&mut self.cx)
     }
 
-    /// The bios that have ended, and those that end in consequence.
+    /// The bios that have ended, and those that end as a consequence.
     fn all_ended(&mut self) -> Vec<(u64, Status)> {
         let mut all = Vec::new();
         loop {
@@ -112,7 +112,7 @@ impl Rig {
         self.stage.seen().iter().map(|s| s.op).collect()
     }
 
-    /// Give back what the driver holds, first taken first, until it holds nothing.
+    /// Give back the requests that the driver holds, in order, until it holds none.
     fn give_back_all(&mut self) -> Vec<(u64, Status)> {
         let mut all = Vec::new();
         while self.stage.give_back(0, Status::Ok) {

@@ -151,7 +151,7 @@ fn nothing_to_do_is_done() {
     }
     assert_eq!(rig.ended().len(), 4);
     assert!(rig.taken().is_empty());
-    // With PREFLUSH and no data it is a flush and nothing else.
+    // With PREFLUSH and no data it is only a flush.
     rig.submit([with(write(4, 0), BioFlags::PREFLUSH | BioFlags::FUA)]);
     assert_eq!((rig.ops(), rig.ended()), (vec![Op::Flush], vec![(4, Status::Ok)]));
 }

@@ -1,5 +1,5 @@
-//! The numbers of hardware and poll queues change on a live device. Contexts whose owners call
-//! nothing meanwhile are visited by the contexts that need something of them.
+//! The numbers of hardware and poll queues change on a live device. Contexts whose owners are away
+//! meanwhile are visited by the contexts that need something from them.
 
 use super::attributes::refused;
 use super::*;
@@ -28,16 +28,15 @@ fn held(rig: &Rig) -> Vec<u64> {
     rig.stage.held_requests().iter().map(|seen| seen.sector).collect()
 }
 
-/// The driver gives back the request at `sector`, and its context is kicked
-/// though its owner is away.
+/// The driver gives back the request at `sector`, and kicks its context, whose owner is away.
 fn give_back(rig: &Rig, of: &Handle, sector: u64) {
     let at = held(rig).iter().position(|other| *other == sector).expect("it is held");
     assert!(rig.stage.give_back(at, Status::Ok));
     rig.set.kick(of.id());
 }
 
-/// Two contexts share one tag, which one of them holds and does not come back. The other stands in
-/// line; with a second queue it goes on at once, though it does not come back either.
+/// Two contexts share one tag. One of them holds it, and its owner is away. The other one waits in
+/// line. With a second queue it goes on at once, although its owner is away too.
 #[test]
 fn who_waits_for_a_tag_goes_to_a_new_queue() {
     let mut rig = Rig::new(setup(1, 0, 1));
@@ -48,7 +47,7 @@ fn who_waits_for_a_tag_goes_to_a_new_queue() {
     assert_eq!(held(&rig), [0]);
     set(&rig, "queue/hw_queues", 2);
     assert_eq!(held(&rig), [0, 10]);
-    // Its place in the old line holds up no context there.
+    // Its place in the old line does not hold up other contexts there.
     rig.submit([read(30, 1)]);
     let sleeper = rig.cx.handle().clone();
     give_back(&rig, &sleeper, 0);
@@ -61,8 +60,8 @@ fn who_waits_for_a_tag_goes_to_a_new_queue() {
     assert_eq!(ends, [0, 10, 20, 30]);
 }
 
-/// A queue is taken away from a context that has a request there. Later bios wait until that
-/// one is back, and then for the tag of the queue that is left, in line.
+/// A queue is removed while a context has a request there. Later bios wait until that request is
+/// back, and then in line for a tag of the remaining queue.
 #[test]
 fn a_queue_that_is_taken_away_is_drained_first() {
     let mut rig = Rig::new(setup(2, 0, 1));
@@ -104,7 +103,7 @@ fn a_queue_that_comes_back_has_all_its_tags() {
     }
 }
 
-/// The depth in force is that of new queues too.
+/// The limit in force applies to new queues too.
 #[test]
 fn new_queues_have_as_many_tags_as_the_others() {
     let rig = Rig::new(setup(1, 0, 4));
@@ -142,7 +141,7 @@ fn what_may_not_wait_is_told_so_only_while_a_queue_is_drained() {
     assert_eq!(ended(&mut other), [(40, Status::Ok)]);
 }
 
-/// A write that is flushed afterwards, and a flush before one, while the queue is changed.
+/// The queues change under a write with a flush after it, and under a write with a flush before it.
 #[test]
 fn a_flush_sequence_goes_on_in_the_other_queue() {
     let rig = Rig::new(Setup { hw: setup(2, 0, 1).hw, ..Setup::cache(false) });
@@ -165,7 +164,7 @@ fn a_flush_sequence_goes_on_in_the_other_queue() {
     assert_eq!(rig.ops(), [Op::Write, Op::Flush, Op::Write]);
 }
 
-/// A context that is dropped with its bios between two queues.
+/// A context is dropped while its bios are between two queues.
 #[test]
 fn a_dropped_context_leaves_both_queues() {
     let mut rig = Rig::new(setup(2, 0, 1));
@@ -191,7 +190,7 @@ fn scheduled() -> QueueOptions {
     }
 }
 
-/// Units that are kept for want of tags go on in queues that come and go; each ends once.
+/// Units that are kept because there is no tag go on in queues that come and go; each ends once.
 #[test]
 fn kept_units_go_on_when_queues_come_and_go() {
     let mut rig = Rig::with(setup(1, 0, 1), &scheduled(), Engine::Auto);
@@ -214,8 +213,9 @@ fn kept_units_go_on_when_queues_come_and_go() {
     assert_eq!(ends, all);
 }
 
-/// A unit of a context that has to leave its queue first is next, and another's waits behind it;
-/// neither context comes back, and both go on when the driver has given back what keeps them.
+/// The next unit is of a context that must leave its queue first, and another context's unit waits
+/// behind it. Both owners are away, but both contexts go on when the driver has given back the
+/// requests that they wait for.
 #[test]
 fn a_unit_of_a_context_between_two_queues_is_let_go_when_it_has_arrived() {
     let mut rig = Rig::with(setup(2, 0, 2), &scheduled(), Engine::Auto);
@@ -233,7 +233,8 @@ fn a_unit_of_a_context_between_two_queues_is_let_go_when_it_has_arrived() {
     assert_eq!(ended(&mut other).len(), 2);
 }
 
-/// A polled request stays in its queue until it is found; the next one goes to the queue of then.
+/// A polled request stays in its queue until it is found. The next one goes to the queue in use
+/// then.
 #[test]
 fn a_poll_queue_is_left_when_nothing_is_in_it() {
     let rig = Rig::new(setup(1, 2, 8));
@@ -256,7 +257,7 @@ fn a_poll_queue_is_left_when_nothing_is_in_it() {
     assert_eq!(ended(&mut other).len(), 1);
 }
 
-/// Notes what its member says when polling is about to end.
+/// Records what its member reports when polling is about to end.
 struct Above {
     device: Mutex<Option<Arc<dyn Device>>>,
     seen: Mutex<Vec<[String; 2]>>,
@@ -277,7 +278,7 @@ impl Holder for Above {
 }
 
 /// A holder of the device hears of the end of polling before it takes effect. From then on it
-/// cannot take the device for one that polls, whichever thread makes it recheck.
+/// cannot see the device as one that polls, whichever thread makes it check.
 #[test]
 fn those_above_hear_of_the_last_poll_queue_before_it_goes() {
     let mut rig = Rig::new(setup(1, 2, 8));
@@ -311,8 +312,8 @@ fn refused_counts_change_nothing() {
     }
 }
 
-/// Several threads load a device of few tags, while a thread of the device gives requests back and
-/// another changes all counts, and the scheduler too. Each bio ends once, and no tag is lost.
+/// Several threads load a device with few tags. Another thread gives the device's requests back,
+/// and one changes all numbers and the scheduler. Each bio ends once, and no tag is lost.
 #[test]
 fn counts_change_under_load_from_several_threads() {
     const EACH: u64 = 1_500;

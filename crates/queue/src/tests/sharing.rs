@@ -8,7 +8,7 @@ fn submit_one(cx: &mut Context, dev: ChannelId, sector: u64) {
     cx.submit(dev, &mut list);
 }
 
-/// Reap both contexts, once each.
+/// Reap each of the two contexts once.
 fn both(a: &mut Context, b: &mut Context) -> (usize, usize) {
     (ended(a).len(), ended(b).len())
 }
@@ -22,8 +22,9 @@ fn a_greedy_context_does_not_starve_a_modest_one() {
         rig.submit((0..1000).map(|i| read(i * 10, 1)));
         let (mut served, mut others, mut longest) = (0, 0, 0);
         submit_one(&mut modest, dev, 5);
-        // Bound: a bio that waits is issued after what each tag held when it came and what the
-        // greedy one was promised before: so it ends within two turns of all tags.
+        // The bound: a waiting bio is issued after the requests that have the tags when it comes,
+        // and after those that were promised to the greedy context before. So it ends within two
+        // turns of all tags.
         let bound = 2 * depth as usize + 1;
         for _ in 0..400 {
             assert!(rig.stage.give_back(0, Status::Ok), "a tag is idle while bios wait");
@@ -44,7 +45,8 @@ fn a_greedy_context_does_not_starve_a_modest_one() {
     }
 }
 
-/// Gates of a context that is alone on its tags: its own completions go on, without messages.
+/// The gates of a context that is the only user of its tags: it goes on by its own completions,
+/// without messages.
 #[test]
 fn a_lone_context_does_not_line_up_for_its_own_tags() {
     let mut rig = Rig::new(Setup::depth(4));
@@ -57,7 +59,7 @@ fn a_lone_context_does_not_line_up_for_its_own_tags() {
         assert_eq!(rig.stage.held(), 4, "no tag is idle");
     }
     assert_eq!(rig.cx.locks().total().acquisitions, locks, "nobody was queued or woken");
-    // Somebody comes: from the next completion on both line up.
+    // Another context joins: from the next completion on both wait in line.
     let (mut other, dev) = rig.another();
     submit_one(&mut other, dev, 5);
     let mut turns = 0;
@@ -67,7 +69,7 @@ fn a_lone_context_does_not_line_up_for_its_own_tags() {
         turns += 1;
         assert!(turns <= 9, "the newcomer waits for two turns of all tags at most");
     }
-    // And goes: the one that is left goes on alone.
+    // It leaves again: the remaining context goes on alone.
     drop(other);
     while rig.stage.give_back(0, Status::Ok) {
         rig.ended();
@@ -138,8 +140,8 @@ fn a_plug_holds_no_tags() {
     assert_eq!(ended(&mut other), [(1, Status::Ok)]);
 }
 
-/// The holder submits and never comes back; what it holds is given back by the driver, and the
-/// waiter, which only waits, gets the tag.
+/// The holder of the tag submits and then stays away. The driver gives the holder's request back,
+/// and the waiter, which only waits, gets the tag.
 #[test]
 fn a_holder_that_stays_away_keeps_nobody_waiting() {
     for engine in ENGINES {
@@ -159,7 +161,7 @@ fn a_holder_that_stays_away_keeps_nobody_waiting() {
                 }
                 assert_eq!(got, [(1, Status::Ok)]);
             });
-            // From the thread of the device, as it were.
+            // This stands for the thread of the device.
             stage.give_back(0, Status::Ok);
         });
         assert_eq!(rig.ended(), [(0, Status::Ok)], "the holder finds its bio when it comes back");

@@ -1,9 +1,9 @@
-//! Others that want tags beside units that are kept: new bios once the scheduler is switched off,
-//! flushes, units that stay with a driver that ends most at once.
+//! Bios that compete with kept units for tags: new bios after the scheduler is switched off,
+//! flushes, and units that do not complete inline on a driver that completes most inline.
 
 use super::*;
 
-/// One tag; three units of one context are kept. New bios come one for each that ends.
+/// One tag; three units of one context are kept. A new bio comes for each one that ends.
 #[test]
 fn what_is_kept_goes_before_what_comes_later() {
     let options = QueueOptions {
@@ -32,7 +32,7 @@ fn what_is_kept_goes_before_what_comes_later() {
     assert_eq!(sectors[..4], [10, 20, 30, 40], "{sectors:?}");
 }
 
-/// One tag; units of one context are kept. Another context sends flushes, one for each that ends.
+/// One tag; units of one context are kept. Another context sends a flush for each one that ends.
 #[test]
 fn what_is_kept_goes_on_beside_flushes() {
     let options = QueueOptions {
@@ -61,7 +61,7 @@ fn what_is_kept_goes_on_beside_flushes() {
 }
 
 /// Two tags. A real-time unit is granted after the scheduler was switched off, and the driver is
-/// too busy for it. The bios that wait for its end go once it has ended.
+/// too busy for it. The bios that wait for the end of real-time units go once this one has ended.
 #[test]
 fn what_was_granted_and_refused_is_not_in_flight() {
     let options = QueueOptions {
@@ -84,8 +84,8 @@ fn what_was_granted_and_refused_is_not_in_flight() {
     assert_eq!(rest, [10, 30, 40], "all end");
 }
 
-/// One tag, which serves all units of a driver that ends them at once, but for those that need a
-/// flush behind them.
+/// One tag, which serves all units of a driver that completes them at once, except those that need
+/// a flush afterwards.
 #[test]
 fn one_tag_is_enough_for_what_ends_at_once_and_what_does_not() {
     let options = QueueOptions {

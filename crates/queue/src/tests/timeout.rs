@@ -33,7 +33,7 @@ fn news_do_not_keep_time_outs_from_being_seen() {
     let mut rig = rig();
     rig.submit([read(1, 1)]);
     rig.clock.advance(100 * MS);
-    // Every wait finds something that has completed.
+    // Every wait finds a completion.
     rig.stage.next(Answer::Done(Status::Ok));
     rig.submit([read(2, 1)]);
     rig.cx.wait(None);
@@ -59,7 +59,7 @@ fn a_loop_that_only_reaps_sees_time_outs() {
     }
     assert_eq!(rig.stage.timed_out(), [1]);
     rig.give_back_all();
-    // Without a deadline nothing is read at all.
+    // Without a deadline the clock is not read at all.
     let before = rig.cx.clock_reads();
     (0..2560).for_each(|_| assert!(rig.ended().is_empty()));
     assert_eq!(rig.cx.clock_reads(), before);
@@ -73,7 +73,7 @@ fn success_after_all_is_success() {
     rig.cx.wait(Some(0));
     rig.stage.give_back(0, Status::Ok);
     assert_eq!(rig.ended(), [(1, Status::Ok)]);
-    // The slot's next request starts again.
+    // The time of the slot's next request starts anew.
     rig.submit([read(2, 1)]);
     rig.stage.give_back(0, Status::IoError);
     assert_eq!(rig.ended(), [(2, Status::IoError)]);

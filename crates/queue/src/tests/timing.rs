@@ -1,4 +1,4 @@
-//! Clock readings and the latencies that are made of them.
+//! Clock readings and the latencies that are computed from them.
 
 use super::*;
 use drystone_core::clock::AGE_BOUND_NS;
@@ -54,7 +54,7 @@ fn a_reading_that_is_too_old_opens_no_plug() {
         rig.submit(batch());
         while rig.stage.give_back(0, Status::Ok) {}
         rig.ended();
-        // The thread is taken off its processor between two calls.
+        // The thread loses its processor between two calls.
         rig.clock.advance(away);
         let now = rig.clock.now();
         rig.submit([read(0, 1)]);
@@ -154,13 +154,13 @@ fn without_statistics_nothing_is_left_in_flight() {
     assert_eq!(rig.device.latencies(OpGroup::Read).total(), 2);
 }
 
-/// Bios with their true times, which no reading is shared for.
+/// The true times of bios, without shared readings.
 struct Truth {
     rig: Rig,
     rng: Rng,
     next: u64,
     submitted: BTreeMap<u64, u64>,
-    /// Of those that have ended.
+    /// The sum of the latencies of ended bios.
     total_ns: u64,
     ended: u64,
 }
@@ -215,7 +215,8 @@ impl Truth {
     }
 }
 
-/// Starts that share a reading are at most as old as a reading may be, and no error adds up.
+/// A start that shares a reading is off by at most the permitted age of a reading, and errors do
+/// not accumulate.
 #[test]
 fn latencies_are_within_the_age_of_a_reading_of_the_truth() {
     for seed in 0..20 {
@@ -235,7 +236,7 @@ fn latencies_are_within_the_age_of_a_reading_of_the_truth() {
     }
 }
 
-/// The time of a clock without its cycle counter: no reading is kept from call to call.
+/// The time of a clock without its cycle counter: no reading is kept between calls.
 struct Uncached(Arc<ManualClock>);
 
 impl Clock for Uncached {
@@ -252,7 +253,7 @@ impl Clock for Uncached {
     }
 }
 
-/// A rig whose driver keeps everything, and a device beside it that leaves readings behind.
+/// A rig whose driver holds all requests, beside a device that leaves clock readings behind.
 struct Aged {
     rig: Rig,
     other: ChannelId,
@@ -271,8 +272,8 @@ impl Aged {
         Aged { rig, other }
     }
 
-    /// The context reads the clock, and then `age` goes by. Its completions are not
-    /// reaped, because a reap would have the first device do its due work.
+    /// Have the context read the clock, then let `age` pass. The completions are not reaped,
+    /// because a reap would make the first device do its due work.
     fn age(&mut self, age: u64) {
         let mut list = BioList::new();
         list.push(read(0, 1));
@@ -280,7 +281,7 @@ impl Aged {
         self.rig.clock.advance(age);
     }
 
-    /// The time until the request that the driver was given just now is reported.
+    /// The time until the request is reported that the driver has just got.
     fn time_to_end(&mut self) -> u64 {
         let (given, reported) = (self.rig.clock.now(), self.rig.stage.timed_out().len());
         for _ in 0..10 {
@@ -297,8 +298,8 @@ impl Aged {
     }
 }
 
-/// The times until requests are reported. Their readings of the clock are of random age, and their
-/// plugs stay open for `plugged`, if they are plugged.
+/// The times until requests are reported. The clock readings have random ages; if the bios are
+/// plugged, the plugs stay open for `plugged`.
 fn times_to_end(is_cached: bool, plugged: Option<u64>) -> Vec<u64> {
     let options = QueueOptions { io_timeout_ms: Some(100), ..QueueOptions::default() };
     let mut aged = Aged::new(Setup::depth(4), &options, is_cached);
@@ -318,9 +319,9 @@ fn times_to_end(is_cached: bool, plugged: Option<u64>) -> Vec<u64> {
     (0..100).map(one).collect()
 }
 
-/// With a reading for each call every request has its whole time. One that is shared makes it
-/// shorter by its age, in the last round as in the first; how long a plug stays open makes no
-/// difference.
+/// With a reading for each call, every request has its full time-out. A shared reading shortens the
+/// time-out by its age, in the last round no more than in the first; the time that a plug stays
+/// open makes no difference.
 #[test]
 fn time_outs_do_not_drift_with_shared_readings() {
     for plugged in [None, Some(AGE_BOUND_NS / 2), Some(30 * MS)] {
@@ -333,8 +334,8 @@ fn time_outs_do_not_drift_with_shared_readings() {
     }
 }
 
-/// A request that waited for a tag of another context's has its time from then on, however old the
-/// readings are: both of its submission and of its context.
+/// A request that waited for another context's tag has its full time-out from then on, even if the
+/// readings of its submission and of its context are old.
 #[test]
 fn a_wait_for_a_tag_takes_nothing_from_a_time_out() {
     for (is_cached, scheduler) in [
@@ -361,8 +362,8 @@ fn a_wait_for_a_tag_takes_nothing_from_a_time_out() {
     }
 }
 
-/// True if a read that has been kept for `kept` goes before one that lies nearer. The readings were
-/// so old when it was submitted, and when a unit was chosen.
+/// True if a read that was kept for `kept` goes before a nearer one. `submitted` and `chosen` are
+/// the ages of the readings when it was submitted and when a unit was chosen.
 fn is_late(is_cached: bool, (submitted, chosen): (u64, u64), kept: u64) -> bool {
     let iosched = [("straight", "0"), ("read_expire", "3"), ("fifo_batch", "1")];
     let options = QueueOptions {
@@ -386,7 +387,7 @@ fn is_late(is_cached: bool, (submitted, chosen): (u64, u64), kept: u64) -> bool 
     is_late
 }
 
-/// The shortest time for which a read is kept that makes it late.
+/// The shortest time for which a read must be kept to be late.
 fn expiry(is_cached: bool, ages: (u64, u64)) -> u64 {
     let (mut early, mut late) = (2 * AGE_BOUND_NS, 6 * MS);
     assert!(!is_late(is_cached, ages, early) && is_late(is_cached, ages, late));
@@ -397,8 +398,8 @@ fn expiry(is_cached: bool, ages: (u64, u64)) -> u64 {
     late
 }
 
-/// With a reading for each call a read is late when its 3 ms are over, to the nanosecond. A shared
-/// one moves that by its age, at the one end or the other, and by nothing else.
+/// With a reading for each call, a read is late after exactly 3 ms. A shared reading moves that by
+/// its age, at either end, and by nothing else.
 #[test]
 fn read_expire_does_not_drift_with_shared_readings() {
     let oldest = AGE_BOUND_NS - 1;

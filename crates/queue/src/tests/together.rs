@@ -1,4 +1,4 @@
-//! Contexts work for one another at mq-deadline, case by case.
+//! Contexts that work for one another at mq-deadline, case by case.
 
 use super::*;
 use drystone_core::PriorityClass;
@@ -24,8 +24,9 @@ fn submit(cx: &mut Context, dev: ChannelId, bios: impl IntoIterator<Item = Box<B
     cx.submit(dev, &mut list);
 }
 
-/// The holder of the turn runs the units of all channels where the driver completes inline. A unit
-/// that might stay with the driver after all needs a tag of its own hardware queue, and goes home.
+/// The holder of the turn issues the units of all channels if the driver completes inline. A unit
+/// that may not complete inline needs a tag of its own hardware queue, and goes back to its
+/// channel.
 #[test]
 fn units_that_may_stay_go_home() {
     let mut setup = Setup { completes_inline: true, ..Setup::cache(true) };
@@ -47,14 +48,14 @@ fn units_that_may_stay_go_home() {
     assert_eq!((write.context, write.flags & BioFlags::FUA), (1, BioFlags::FUA));
 }
 
-/// Units that the driver was too busy for come back in their order, also if they are of several
+/// Units for which the driver was too busy go back in their order, even if they are of several
 /// contexts.
 #[test]
 fn what_comes_back_keeps_its_order() {
     let mut rig = scheduled(Setup { completes_inline: true, ..Setup::depth(8) });
     let (mut other, dev) = rig.another();
     rig.stage.next(Answer::Busy(1001 * MS));
-    // Kept in the order of sectors: the other's lies between.
+    // The units are kept in the order of sectors; the other context's unit lies between these.
     rig.submit([read(10, 1), read(30, 1)]);
     submit(&mut other, dev, [read(20, 1)]);
     rig.stage.next(Answer::Busy(1003 * MS));
@@ -67,8 +68,8 @@ fn what_comes_back_keeps_its_order() {
     assert_eq!(ended(&mut other).len(), 1);
 }
 
-/// Idle bios wait for what others have in flight, and those come and go: no count is lost, and
-/// no context is left behind.
+/// Idle bios wait for requests of other contexts, and these contexts come and go: no count is lost,
+/// and no context waits forever.
 #[test]
 fn contexts_that_go_take_their_counts_along() {
     const CONTEXTS: u32 = 200;

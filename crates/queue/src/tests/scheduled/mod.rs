@@ -1,4 +1,4 @@
-//! Contexts that share mq-deadline, in random histories, step by step the same as a plain model.
+//! Contexts that share mq-deadline, in random histories; each step is compared with a plain model.
 
 mod model;
 
@@ -48,13 +48,13 @@ fn step(space: u64, odd: u32) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both sides.
+/// The queue and the model.
 struct Both {
     rig: Rig,
     contexts: Vec<(Context, ChannelId)>,
     queue: Arc<RequestQueue<Fake>>,
     model: Scheduled,
-    /// Requests that the driver had taken before this step.
+    /// The number of requests that the driver had taken before this step.
     seen: usize,
     number: u64,
     ended: usize,
@@ -111,7 +111,7 @@ impl Both {
         })
     }
 
-    /// True if a context's first look finds that many tags at once.
+    /// True if the first attempt of a context finds that many tags at once.
     fn fits(&self, context: usize, bios: usize) -> bool {
         let tags = self.queue.tags(0);
         let found = tags.take(context as u32 % tags.words(), 32.min(bios as u32));
@@ -155,7 +155,7 @@ impl Both {
         self.compare()
     }
 
-    /// Time passes, and waiting contexts check which units may go for their age.
+    /// Let time pass; waiting contexts then check which units may go because of their age.
     fn pass(&mut self, ms: u64) -> Result<(), TestCaseError> {
         self.rig.clock.advance(ms * MS);
         self.model.now = self.rig.clock.now();
@@ -163,7 +163,8 @@ impl Both {
         self.compare()
     }
 
-    /// Each context's requests came in the model's order, and the same bios were refused.
+    /// Check that the requests of each context came in the model's order, and that the same bios
+    /// were refused.
     fn compare(&mut self) -> Result<(), TestCaseError> {
         let mut refused = Vec::new();
         for (cx, _) in &mut self.contexts {
@@ -214,7 +215,7 @@ fn run(
     ];
     let mut both = Both::new(nr_requests, &settings);
     steps.iter().try_for_each(|step| both.step(step))?;
-    // Everything ends; what is idle, too, once nothing better is in flight.
+    // Everything ends, including idle bios once no other class is in flight.
     while !both.model.is_idle() {
         both.complete(0)?;
     }
@@ -225,7 +226,7 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
-    /// Few tags: much is kept, and little goes alone.
+    /// Few tags: many units are kept, and few bios go past the scheduler.
     #[test]
     fn few_tags(
         steps in prop::collection::vec(step(1 << 20, 3), 1..40),
@@ -234,7 +235,7 @@ proptest! {
         run(nr_requests, async_depth, starved, &steps)?;
     }
 
-    /// Tags for most, hardly another class, and bios that touch.
+    /// Enough tags for most bios, few bios of other classes, and adjacent bios.
     #[test]
     fn many_tags(steps in prop::collection::vec(step(300, 1), 1..40), starved in 0u32..3) {
         run(64, 64, starved, &steps)?;

@@ -1,12 +1,12 @@
-//! mq-deadline as its channels see it, once more and plainly: which bios go alone, which are let
-//! in, and which unit goes next. Of the order among what is kept it asks the plain model of the
-//! algorithm.
+//! A plain second implementation of mq-deadline as its channels see it: which bios bypass it, which
+//! are let in, and which unit goes next. The order among kept units comes from the plain model of
+//! the algorithm.
 
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::deadline::tests::model::{Entry, Model};
 use drystone_core::{Bio, BioFlags, Limits, Op, PriorityClass};
 
-/// A request that was sent to the driver: its context, its place and its operation.
+/// A request that was sent to the driver: its context, sector and operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub home: u32,
@@ -26,19 +26,19 @@ pub struct Scheduled {
     pub nr_requests: usize,
     pub limits: Limits,
     kept: Model,
-    /// The position of each context, in a model that is empty between calls.
+    /// The scheduling position of each context, as a model that is empty between calls.
     own: Vec<Model>,
     waiting: Vec<(u32, Make)>,
-    /// Reads let in since others had their turn.
+    /// The number of reads that were let in since other operations had their turn.
     passed: u32,
     flight: Vec<Sent>,
-    /// Real-time requests that were sent, have ended, and had ended at the last check.
+    /// The numbers of real-time requests: sent, ended, and ended at the last check.
     real_time: [usize; 3],
-    /// The last turn left while real-time requests were in flight, as far as it knew.
+    /// The last turn saw real-time requests in flight when it ended.
     saw_real_time: bool,
-    /// Sent in this step.
+    /// The requests that were sent in this step.
     pub sent: Vec<Sent>,
-    /// Refused in this step, by number.
+    /// The bios that were refused in this step, by number.
     pub refused: Vec<u64>,
 }
 
@@ -74,7 +74,7 @@ impl Scheduled {
         self.flight.clone()
     }
 
-    /// Bios that are neither sent nor ended.
+    /// True if every bio has been sent or has ended.
     pub fn is_idle(&self) -> bool {
         self.kept.len() == 0 && self.waiting.is_empty() && self.flight.is_empty()
     }
@@ -99,7 +99,8 @@ impl Scheduled {
         self.sent.push(sent);
     }
 
-    /// Bios of one call. `fits` says whether as many tags as that are free in one place.
+    /// Submit the bios of one call. `fits` says whether a given number of tags is free in one
+    /// place.
     pub fn submit(&mut self, home: u32, bios: &[Make], fits: bool) {
         let made: Vec<Box<Bio>> = bios.iter().map(|make| make()).collect();
         let limited = (self.tunables.async_depth as usize) < self.nr_requests;
@@ -118,7 +119,7 @@ impl Scheduled {
         }
     }
 
-    /// The units that the context's own orders make of the bios.
+    /// The units that the context's own trees make of the bios.
     fn by_own(&mut self, home: u32, bios: &[Box<Bio>]) -> Vec<Entry> {
         let Scheduled { own, limits, tunables, now, .. } = self;
         let own = &mut own[home as usize];
@@ -126,7 +127,7 @@ impl Scheduled {
         std::iter::from_fn(|| own.dispatch(*now, tunables, [false; 3])).collect()
     }
 
-    /// As many as there are tags for; returns the others.
+    /// Send as many bios as there are tags for; returns the others.
     fn go_in_order(&mut self, home: u32, made: &[Box<Bio>], bios: &[Make]) -> Vec<Make> {
         let mut left = Vec::new();
         for entry in self.by_own(home, made) {
@@ -140,7 +141,7 @@ impl Scheduled {
         left
     }
 
-    /// A turn: take in what came, and send what may go.
+    /// Take a turn: let new bios in, and send the units that may go.
     fn turn(&mut self, bios: Vec<(u32, Make)>) {
         bios.into_iter().for_each(|(home, make)| self.take_in(home, make));
         loop {
@@ -238,14 +239,14 @@ impl Scheduled {
         }
     }
 
-    /// A context rechecks, because time has passed.
+    /// Let a context recheck, because time has passed.
     pub fn look(&mut self) {
         if self.has_work() {
             self.turn(Vec::new());
         }
     }
 
-    /// Request number `index` of those in flight ends.
+    /// End request number `index` of those in flight.
     pub fn complete(&mut self, index: usize) -> Sent {
         let sent = self.flight.remove(index);
         self.real_time[1] += usize::from(sent.class == 0);
@@ -254,7 +255,7 @@ impl Scheduled {
     }
 }
 
-/// True if the bios go one by one: best effort in one direction, and none touches another.
+/// True if the bios go one by one: best effort, in one direction, and not adjacent.
 fn is_batch(bios: &[Box<Bio>]) -> bool {
     let apart = |a: &Bio, b: &Bio| a.end_sector().0 < b.sector.0 || b.end_sector().0 < a.sector.0;
     let mut pairs =
