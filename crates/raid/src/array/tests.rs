@@ -1,4 +1,4 @@
-//! Whole arrays over memory: superblocks, members that fail, synchronisation.
+//! Whole arrays in memory: superblocks, failing members, synchronisation.
 
 mod added;
 mod bitmap;
@@ -38,7 +38,7 @@ fn a_write_makes_the_array_dirty_before_it_passes_and_idleness_makes_it_clean() 
     let mut stand = Stand::new(4);
     stand.create(Level::Raid5, true);
     stand.start();
-    // Events do not go back to those of an array that nobody has written.
+    // The count of events does not go back to that of an array that was never written.
     stand.write(0, 1, 512);
     stand.until("clean", |status| status.state == ArrayState::Clean);
     let before = stand.memories[0].superblock();
@@ -63,7 +63,7 @@ fn after_a_crash_parity_is_made_to_fit() {
     stand.create(Level::Raid5, true);
     stand.start();
     stand.write(0, 1, 64 << 10);
-    // Nobody stops it; and a block of parity was not written.
+    // The array is not stopped cleanly, and one block of parity was not written.
     (stand.array, stand.user) = (None, None);
     let data_offset = stand.memories[3].superblock().data_offset;
     stand.memories[3].put(data_offset, &[9; 4096]);
@@ -91,7 +91,7 @@ fn a_member_that_dies_is_on_record_before_a_write_ends() {
             assert_eq!(super0.roles[victim], 0xFFFE, "it is on record");
             assert!(stand.reads(0, 1 + victim as u8, 256 << 10));
         }
-        // It comes back old.
+        // The failed members come back with old data.
         stand.stop();
         stand.memories.iter().for_each(|memory| memory.is_dead.store(false, Relaxed));
         let (_, _, assembly) = stand.look();
@@ -212,7 +212,7 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     stand.create_with(Level::Raid5, true, Some(Policy::Ppl), None);
     stand.start();
     stand.write(0, 1, 192 << 10);
-    // Dirty, so that there would be much to write.
+    // The array is dirty, so a start that may write would write much.
     stand.crash();
     stand.is_read_only = true;
     stand.start();
@@ -224,14 +224,14 @@ fn an_array_that_is_only_read_is_not_written_whatever_its_members_do() {
     assert!(!status.is_ok(), "two blocks of a row are lost");
     stand.pass(1);
     assert!(stand.states().iter().all(|state| matches!(state, DiskState::InSync(_))));
-    // The other blocks of those members are there all the same, and those that one of them lacks
-    // are computed.
+    // The other blocks of those members are still readable. Blocks that only one of them lacks are
+    // computed.
     assert!(stand.reads(0, 1, 64 << 10) && stand.reads(136, 1, 60 << 10));
     stand.memories[2].bad_sector.store(u64::MAX, Relaxed);
     assert!(stand.reads(0, 1, 192 << 10));
     let status = stand.array.as_ref().unwrap().0.status();
     assert!(status.disks.iter().all(|disk| disk.corrected == 0 && !disk.has_bad_blocks));
-    // Not even a write that fails, as those to a bad sector do.
+    // The array does not even try to write, as a rewrite of a bad sector would.
     assert_eq!(stand.array.as_ref().unwrap().0.counts().writes, 0);
     assert!(!stand.write(0, 1, 4096).is_ok());
     stand.stop();
@@ -243,7 +243,7 @@ fn replacing(spares: usize) -> (Stand, usize) {
     replacing_with(spares, None)
 }
 
-/// Fill an array, begin to replace `d1`, and go on until a part of it is done.
+/// Fill an array, begin to replace `d1`, and stop when a part of it is done.
 fn replacing_with(spares: usize, policy: Option<Policy>) -> (Stand, usize) {
     let mut stand = Stand::new(4 + spares);
     let disks = (stand.memories.split_off(4), stand.devices.split_off(4));

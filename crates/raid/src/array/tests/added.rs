@@ -1,4 +1,4 @@
-//! Devices that are added, or replace a member, and do not keep their writes.
+//! Devices that are added, or replace a member, and that lose their writes.
 
 use super::*;
 use crate::ids::Role;
@@ -8,7 +8,7 @@ const BYTES: usize = 192 << 10;
 /// The device that is added.
 const NEW: usize = 4;
 
-/// An array that holds ones, and a device with a cache that can be added to it.
+/// An array filled with ones, and a device with a cache that can be added to the array.
 fn started(policy: Policy) -> Stand {
     let mut stand = Stand::new(4);
     stand.create_with(Level::Raid5, true, Some(policy), None);
@@ -40,7 +40,7 @@ fn all_fits(stand: &mut Stand) {
     assert!(stand.reads(0, 1, BYTES));
 }
 
-/// A spare gets one of two vacant roles: that is on record before contexts know it.
+/// A spare gets one of two vacant roles. Superblocks must record that before contexts know it.
 #[test]
 fn a_spare_is_a_member_on_record_first_though_another_role_stays_vacant() {
     const SPARE: usize = 5;
@@ -106,7 +106,7 @@ fn a_device_that_does_not_flush_is_not_added() {
     }
 }
 
-/// A member that comes back, and lacks only what the bitmap marks.
+/// A former member comes back that lacks only the chunks that the bitmap marks.
 #[test]
 fn a_former_member_that_does_not_flush_is_not_added() {
     let mut stand = started(Policy::Bitmap);
@@ -145,7 +145,7 @@ fn a_spare_that_does_not_flush_replaces_nobody() {
     all_fits(&mut stand);
 }
 
-/// A frozen array that lost `d1`, and has the devices from `members` on as spares.
+/// A frozen array that has lost `d1`; the devices from `members` on are spares.
 fn frozen(level: Level, members: usize, spares: usize) -> Stand {
     let mut stand = Stand::new(members);
     stand.create(level, true);
@@ -166,7 +166,7 @@ fn a_spare_that_takes_no_superblock_is_followed_by_the_next_at_once() {
     let mut stand = frozen(Level::Raid5, 4, 2);
     stand.memories[4].is_dead.store(true, Relaxed);
     stand.command(Command::Freeze(false)).unwrap();
-    // The manager is not woken again.
+    // Nothing wakes the manager again.
     assert!(matches!(stand.states()[4], DiskState::Faulty(_)));
     assert_eq!(stand.states()[5], DiskState::Rebuilding(Role(1)));
     all_fits(&mut stand);

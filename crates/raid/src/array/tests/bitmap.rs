@@ -1,4 +1,5 @@
-//! The write-intent bitmap: what is on the members when power goes, and what is synchronised then.
+//! The write-intent bitmap: the bits on the members after a power failure, and the chunks that are
+//! synchronised then.
 
 use super::stand::{Entry, Memory, Stand, is_idle, uuid};
 use super::*;
@@ -71,7 +72,7 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
         let mut stand = stand(Level::Raid5, 4);
         let before: Vec<_> = stand.memories.iter().map(|memory| memory.image()).collect();
         stand.power.goes_after(writes);
-        // Two chunks of the members.
+        // The write touches two chunks of the members.
         assert!(stand.write(3 * SECTORS - 8, 7, 3 * CHUNK as usize + 8192).is_ok());
         let is_over = !stand.power.is_off();
         for (memory, before) in stand.memories.iter().zip(&before) {
@@ -95,8 +96,8 @@ fn a_bit_is_on_all_members_before_what_it_stands_for() {
     }
 }
 
-/// A member two updates behind is a stranger after a crash, so an update in which a member fails is
-/// one, though it is repeated.
+/// A member that is two updates behind is not accepted after a crash. So an update in which a
+/// member fails must count as one, although it is repeated.
 #[test]
 fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     for writes in 0.. {
@@ -115,7 +116,7 @@ fn a_crash_while_a_member_fails_in_an_update_leaves_nobody_two_events_behind() {
     }
 }
 
-/// The same where the update takes an event away, because the array is clean again.
+/// The same for an update that takes an event back, because the array becomes clean again.
 #[test]
 fn a_crash_while_a_member_fails_in_a_change_to_clean_leaves_nobody_two_events_behind() {
     for writes in 0.. {
@@ -219,7 +220,7 @@ fn a_member_that_comes_back_is_given_what_it_has_missed() {
         put_in(&mut stand, 1);
         let own = stand.memories[1].superblock();
         assert!(own.feature_map.contains(Features::RECOVERY_BITMAP | Features::RECOVERY_OFFSET));
-        // A write meanwhile reaches it.
+        // The member takes a write that comes meanwhile.
         stand.write(4 * row, 5, 4096);
         stand.until("recovery", is_whole);
         let entries = stand.power.take();
@@ -257,7 +258,7 @@ fn who_was_away_for_too_long_is_rebuilt_as_any_other() {
     let spare = stand.memories[4].clone();
     take_out(&mut stand, "d4");
     stand.write(0, 2, 1 << 20);
-    // Another takes its place, and bits are cleared.
+    // A replacement takes its place, and bits are cleared.
     let image = vec![0; spare.image().len()];
     stand.add_device(image);
     put_in(&mut stand, 5);
@@ -321,7 +322,7 @@ fn a_bitmap_that_cannot_be_written_fails_its_member_before_the_write_passes() {
     assert!(stand.reads(0, 7, 4096) && bits(&stand.memories[0]).contains(&0));
 }
 
-/// Members' data of a stand and of a vector are alike.
+/// The members of a stand and of a vector have the same data.
 fn assert_same_data(stand: &Stand, vector: &str) {
     for (memory, after) in stand.memories.iter().zip(crate::testing::members(vector)) {
         let own = memory.superblock();
@@ -358,7 +359,7 @@ fn an_array_of_linux_with_all_bits_set_is_synchronised_as_a_whole() {
     assert_eq!(chunks(&stand, &entries, |entry| entry.op == Op::Read).len(), 112);
 }
 
-/// Steps of a stand: (kind, where, how much).
+/// Steps of a stand: (kind, place, length).
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
     proptest::collection::vec((0u8..8, any::<u64>(), 1u64..60), 1..40)
 }
@@ -384,7 +385,7 @@ fn go(stand: &mut Stand, steps: &[(u8, u64, u64)], value: &mut u8) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// However power goes, what the bitmap marks is all that does not fit.
+    /// After any power failure, the bitmap marks every chunk that does not fit.
     #[test]
     fn nothing_is_out_of_step_that_is_not_marked(
         level in prop_oneof![Just(Level::Raid5), Just(Level::Raid6)],
@@ -401,7 +402,7 @@ proptest! {
         prop_assert_eq!(mismatches(&mut stand), 0);
     }
 
-    /// A member that was away is given all that it lacks, whatever is written meanwhile.
+    /// A member that was away gets everything that it lacks, whatever is written meanwhile.
     #[test]
     fn who_comes_back_lacks_nothing(
         before in steps(),

@@ -1,12 +1,12 @@
-//! Members whose logical blocks have 4096 bytes: each I/O of theirs is whole blocks, or the stand
-//! ends the test.
+//! Members with logical blocks of 4096 bytes. The stand ends the test if an I/O to such a member is
+//! not in whole blocks.
 
 use super::*;
 
 const BLOCK: u32 = 4096;
 const BYTES: usize = 1 << 20;
 
-/// A running array that holds ones.
+/// A running array filled with ones.
 fn started(level: Level, policy: Policy) -> Stand {
     let mut stand = Stand::new(5);
     stand.memories.iter().for_each(|memory| memory.block.store(BLOCK, Relaxed));
@@ -42,14 +42,15 @@ fn an_array_on_large_blocks_reads_and_writes_nothing_smaller() {
         let mut stand = started(level, policy);
         assert_eq!(stand.array.as_ref().unwrap().0.info().limits.logical_block_size, BLOCK);
         assert!(!stand.write(1, 3, 512).is_ok(), "a part of a block");
-        // The power goes in a write.
+        // The power fails during a write.
         stand.power.goes_after(9);
         let _ = stand.write(0, 2, BYTES);
         stand.crash();
         stand.start();
         stand.until("resync", is_idle);
         assert!(stand.write(0, 2, BYTES).is_ok());
-        // A sector cannot be read and is rewritten; another cannot be written and is listed.
+        // One sector cannot be read and is rewritten. Another cannot be written and is listed as
+        // bad.
         let data = stand.memories[1].superblock().data_offset;
         stand.memories[1].unreadable.store(data + 3, Relaxed);
         stand.memories[2].read_only_sector.store(data + 9, Relaxed);

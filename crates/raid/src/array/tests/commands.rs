@@ -1,4 +1,4 @@
-//! Commands to a manager: when they are said to be done, and which ones it refuses.
+//! Commands to a manager: when they are reported as done, and which ones it refuses.
 
 use super::stand::{Entry, Memory};
 use super::*;
@@ -31,7 +31,7 @@ fn what_a_command_begins_can_be_seen_when_it_is_done() {
     add(&mut stand).unwrap();
     let action = |stand: &Stand| stand.array.as_ref().unwrap().0.status().sync.map(|s| s.action);
     assert_eq!(action(&stand), Some(SyncAction::Recover));
-    // A second spare restarts it: it is not seen idle meanwhile.
+    // A second spare restarts the rebuild: the array must not look idle in between.
     stand.add_device(vec![0; 4 << 20]);
     add(&mut stand).unwrap();
     for _ in 0..100 {
@@ -69,7 +69,7 @@ fn all_who_ask_of_an_array_that_stops_get_an_answer() {
     assert_eq!(array.status().state, ArrayState::Inactive);
 }
 
-/// One of them might be taken for the device's own when the array is started again.
+/// The next start might take one of these superblocks for the device's own.
 #[test]
 fn superblocks_of_other_arrays_do_not_stay_on_a_spare() {
     let mut stand = started(4);
@@ -87,7 +87,8 @@ fn superblocks_of_other_arrays_do_not_stay_on_a_spare() {
     assert_eq!(memory.superblock().device_uuid, uuid(4));
 }
 
-/// It may hold gigabytes, and all writes of the array would wait for the manager that reads them.
+/// The journal may hold gigabytes, and all writes of the array would wait while the manager reads
+/// it.
 #[test]
 fn a_journal_of_another_array_is_not_read_to_make_a_spare_of_its_device() {
     let journal = Stand::of_vector("r5-ls-journal").memories[4].clone();
@@ -125,7 +126,7 @@ fn what_cannot_be_a_member_is_refused_and_left_as_it_is() {
     assert_eq!(stand.states().len(), 4);
 }
 
-/// Has a member's data begin later, on a device that is larger by as much.
+/// Makes the data of a member begin `sectors` later, on a device that is larger by as much.
 fn move_data(memory: &Memory, sectors: u64) {
     let mut own = memory.superblock();
     own.data_offset += sectors;
@@ -144,12 +145,12 @@ fn the_data_of_a_new_member_begins_where_it_has_room() {
     stand.start();
     assert!(stand.write(0, 1, 256 << 10).is_ok());
     stand.command(Command::Fail("d0".to_owned())).unwrap();
-    // As the others have it, though the first device has it otherwise.
+    // The layout follows a present member, not the failed first one.
     stand.add_device(vec![0; 4 << 20]);
     add(&mut stand).unwrap();
     stand.until("rebuilt", |status| is_idle(status) && status.degraded() == 0);
     assert_eq!(stand.memories[4].superblock().data_offset, others);
-    // Earlier than any has it: a smaller device has room all the same.
+    // Data may begin earlier than on any member, so a smaller device fits too.
     stand.command(Command::Fail("d1".to_owned())).unwrap();
     let used = stand.memories[1].superblock().size;
     stand.add_device(vec![0; ((used + others / 2) * SECTOR_SIZE) as usize]);
@@ -160,7 +161,7 @@ fn the_data_of_a_new_member_begins_where_it_has_room() {
     stand.stop();
     stand.start();
     assert!(stand.reads(0, 1, 256 << 10));
-    // The error for a device that is too small for any place says what would do.
+    // The error for a device that is too small names the size that would suffice.
     stand.add_device(vec![0; (used * SECTOR_SIZE) as usize]);
     let error = add(&mut stand).unwrap_err();
     let needed = stand.memories[1].superblock();
@@ -205,7 +206,7 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     let is_bad = |status: &ArrayStatus| status.disks.iter().any(|disk| disk.has_bad_blocks);
     stand.until("bad", is_bad);
     stand.memories[0].bad_sector.store(u64::MAX, Relaxed);
-    // A device that failed in this life is not tried again.
+    // A device that failed since the array was started is not tried again.
     assert!(stand.write(0, 3, 256 << 10).is_ok());
     stand.command(Command::Sync(SyncAction::Repair)).unwrap();
     assert!(is_bad(&stand.until("repair", is_idle)));
@@ -219,7 +220,7 @@ fn a_block_that_a_member_takes_again_is_good_again() {
     assert!(!is_bad(&status(&stand)) && stand.reads(0, 3, 256 << 10));
 }
 
-/// A check that must end has ended when that is said to be done: the next one may begin.
+/// A check that must end has ended when the command is reported as done, so the next one may begin.
 #[test]
 fn idle_is_done_when_what_was_asked_for_has_ended() {
     let mut stand = started(4);
@@ -233,7 +234,7 @@ fn idle_is_done_when_what_was_asked_for_has_ended() {
     }
 }
 
-/// Zero mismatches would be said of what was never compared.
+/// Otherwise zero mismatches would be reported of blocks that were never compared.
 #[test]
 fn a_check_needs_something_to_compare() {
     for (level, lost) in [(Level::Raid4, 1), (Level::Raid5, 1), (Level::Raid6, 2)] {
@@ -266,7 +267,7 @@ fn an_array_that_begins_nothing_says_so() {
     assert_eq!(action(&stand), "idle");
 }
 
-/// Progress is on record now and then only; a stop in between loses nothing of it.
+/// Progress is recorded only from time to time, but a stop must not lose any of it.
 #[test]
 fn a_stop_keeps_how_far_a_rebuild_has_got() {
     let mut stand = started(4);

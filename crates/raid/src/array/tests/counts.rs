@@ -1,4 +1,4 @@
-//! Counts on disk that are near the end of their field.
+//! Counts on disk that are near the upper limit of their field.
 
 use super::*;
 use crate::metadata::COUNT_MAX;
@@ -10,7 +10,7 @@ const BYTES: usize = 192 << 10;
 const SUPERBLOCK: u64 = 8;
 const BITMAP: u64 = 16;
 
-/// A stopped array that holds ones.
+/// A stopped array filled with ones.
 fn stopped(policy: Policy) -> Stand {
     let mut stand = Stand::new(4);
     stand.create_with(Level::Raid5, true, Some(policy), None);
@@ -27,7 +27,7 @@ fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
     memory.put(SUPERBLOCK, &own.to_bytes());
 }
 
-/// Ones are read; twos are written, and read after a stop.
+/// Reads ones, writes twos, and reads these again after a stop.
 fn serves(stand: &mut Stand) {
     stand.start();
     assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());

@@ -1,4 +1,4 @@
-//! Members whose superblocks are whole, and what they keep beside them is not.
+//! Members with a valid superblock whose other metadata is damaged.
 
 use super::*;
 use crate::metadata::assemble::{Member, Start};
@@ -7,7 +7,7 @@ use crate::metadata::superblock::{Features, Superblock};
 
 const BYTES: usize = 192 << 10;
 
-/// A stopped array that holds ones.
+/// A stopped array filled with ones.
 fn stopped(policy: Policy) -> Stand {
     let mut stand = Stand::new(4);
     stand.create_with(Level::Raid5, true, Some(policy), None);
@@ -24,7 +24,7 @@ fn change(stand: &Stand, device: usize, change: impl FnOnce(&mut Superblock)) {
     memory.put(8, &own.to_bytes());
 }
 
-/// An entry of no length in a member's list of bad blocks.
+/// Puts an entry of length 0 into a member's bad block list.
 fn damage_list(stand: &Stand, device: usize) {
     let own = stand.memories[device].superblock();
     let sector = own.super_offset.checked_add_signed(own.bblog_offset.into()).unwrap();
@@ -32,7 +32,7 @@ fn damage_list(stand: &Stand, device: usize) {
     change(stand, device, |own| own.feature_map |= Features::BAD_BLOCKS);
 }
 
-/// A list that is off the device.
+/// Places the bad block list beyond the device.
 fn damage_list_place(stand: &Stand, device: usize) {
     change(stand, device, |own| {
         own.feature_map |= Features::BAD_BLOCKS;
@@ -40,7 +40,7 @@ fn damage_list_place(stand: &Stand, device: usize) {
     });
 }
 
-/// A log in the middle of a member's data.
+/// Places the log in the middle of a member's data.
 fn damage_log_place(stand: &Stand, device: usize) {
     change(stand, device, |own| {
         let [_, _, low, high] = own.bitmap_or_ppl;
@@ -49,7 +49,7 @@ fn damage_log_place(stand: &Stand, device: usize) {
     });
 }
 
-/// Where the log of partial parity begins.
+/// The sector at which the partial parity log begins.
 fn log_sector(own: &Superblock) -> u64 {
     own.super_offset.checked_add_signed(own.ppl().unwrap().offset.into()).unwrap()
 }
@@ -77,7 +77,7 @@ fn the_array_starts_without_a_member_that_is_damaged() {
         assert!(why.starts_with("d1: ") && why.contains(field), "{why}");
         assert_eq!(array.status().degraded(), 1);
         assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());
-        // It may be a member again, once it was made again.
+        // The device may be a member again after its metadata was made anew.
         let (name, device) = ("d1".to_owned(), stand.devices[1].clone());
         stand.command(Command::Add { name, device, uuid: uuid(9) }).unwrap();
         stand.until("recovery", |status| is_idle(status) && status.degraded() == 0);
@@ -118,7 +118,7 @@ fn a_bad_sector_under_the_bad_block_log_is_damage_too() {
     assert!(stand.reads(0, 1, BYTES));
 }
 
-/// The other logs do not tell all then, so all is synchronised.
+/// The other logs do not have all writes then, so the whole array is resynced.
 #[test]
 fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
     for is_damaged in [false, true] {
@@ -127,7 +127,7 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
         let layout = stand.array.as_ref().unwrap().0.status().layout;
         let row = layout.row_sectors();
         let parity = layout.row(0).p.index();
-        // Newest logs on two members.
+        // Two members have logs of the last writes.
         for at in [0, row] {
             assert!(stand.write(at, 2, 4096).is_ok());
         }
@@ -153,7 +153,7 @@ fn parity_is_not_trusted_after_a_crash_when_a_log_is_damaged() {
 }
 
 /// An array with logs that crashed while it was written, without its member 2. `damage` is done to
-/// the log of the member that has the parity of what was written last.
+/// the log of the member with the parity of the last write.
 fn crashed_without_a_member(damage: impl FnOnce(&Stand, usize, u64)) -> (Stand, usize) {
     let mut stand = stopped(Policy::Ppl);
     stand.start();
@@ -190,7 +190,7 @@ fn dirty_and_degraded_is_refused_when_a_header_of_a_log_is_lost() {
     }
 }
 
-/// It was being written when power went, so nothing came after it.
+/// The entry was being written when the power failed, so no block was written after it.
 #[test]
 fn a_torn_entry_of_a_log_refuses_nothing_and_is_told() {
     let (mut stand, parity) = crashed_without_a_member(|stand, parity, sector| {
@@ -216,12 +216,12 @@ fn a_log_that_is_lost_of_an_array_that_was_stopped_is_only_told() {
     );
 }
 
-/// A member's list has no entries, so what its unit is says nothing: the next list is in sectors,
-/// and found again.
+/// The unit of a member's empty list has no meaning: the next list counts in sectors, and is found
+/// again.
 #[test]
 fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
     for shift in [3, 20, 33, 255] {
-        // A superblock with bad blocks and with a unit that no list has is damaged.
+        // A superblock that has bad blocks and an impossible unit is damaged.
         for is_flagged in if shift > 32 { &[false][..] } else { &[false, true] } {
             let is_flagged = *is_flagged;
             let mut stand = stopped(Policy::Resync);
@@ -244,7 +244,7 @@ fn the_unit_of_an_empty_list_of_bad_blocks_does_no_harm() {
             let entry = u64::from_le_bytes(stand.memories[0].get(sector, 8).try_into().unwrap());
             let units = 8u64.div_ceil(1 << expected);
             assert_eq!(entry, bad >> expected << 10 | units, "{shift}");
-            // All but that is read from the member again.
+            // Everything except these blocks is read from the member again.
             stand.start();
             assert!(stand.array.as_ref().unwrap().0.left_out().is_empty());
             assert!(stand.reads(0, 2, BYTES));

@@ -1,4 +1,4 @@
-//! Contexts that are dropped while they wait for a stripe: nobody behind them waits for ever.
+//! Contexts are dropped while they wait for a stripe. No context behind them must wait forever.
 
 use super::*;
 use drystone_core::ChannelId;
@@ -6,7 +6,7 @@ use drystone_core::ring::Engine;
 use drystone_core::{Bio, BioList, Context, IoBuf, Sector};
 use std::sync::Arc;
 
-/// Contexts that write to a stripe each, of a shard with two.
+/// The number of contexts; each writes to a stripe of a shard that has two.
 const USERS: u64 = 5;
 const ROW: u64 = 8;
 
@@ -32,8 +32,8 @@ fn begin(stand: &Stand, number: u64) -> User {
     User { ctx, number, has_ended: false }
 }
 
-/// Begins writes of which most wait for a stripe, and drops the contexts that `dropped` has a bit
-/// for.
+/// Begins writes, most of which wait for a stripe, and drops the contexts whose bits are set in
+/// `dropped`.
 fn with_dropped(dropped: u64) {
     let mut stand = Stand::new(4);
     stand.create(Level::Raid5, true);
@@ -69,7 +69,7 @@ fn with_dropped(dropped: u64) {
     for user in &users {
         assert!(stand.reads(user.number * ROW, user.number as u8 + 1, 4096));
     }
-    // All stripes are free again, and nothing is left of the user that was dropped.
+    // All stripes are free again, and no state of the dropped users is left.
     assert!(stand.write(0, 7, 64 << 10).is_ok() && stand.reads(0, 7, 64 << 10));
     drop(users);
     assert_eq!(stand.set.free_idle_orphans(), 0);

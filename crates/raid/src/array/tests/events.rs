@@ -1,10 +1,10 @@
-//! The events that an array tells.
+//! The events that an array emits.
 
 use super::*;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-/// A stand whose array tells what is received.
+/// A stand whose array sends its events to the receiver.
 fn telling(disks: usize, level: Level) -> (Stand, Receiver<ArrayEvent>) {
     let mut stand = Stand::new(disks);
     stand.create(level, true);
@@ -81,7 +81,7 @@ fn what_a_check_finds_is_told() {
     }
 }
 
-/// A write that fails is put on the list; a member that does nothing any more fails.
+/// A write that fails is listed as bad; a member that is gone fails.
 #[test]
 fn bad_blocks_and_failed_members_are_told_of() {
     let (mut stand, told) = telling(4, Level::Raid5);
@@ -100,8 +100,8 @@ fn bad_blocks_and_failed_members_are_told_of() {
     assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
-/// Members that a crash kept from the last update are given it first, and all members are flushed
-/// before.
+/// Members that a crash kept from the last update get that update first; before this, all members
+/// are flushed.
 #[test]
 fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such() {
     let (mut stand, told) = telling(4, Level::Raid5);
@@ -121,8 +121,8 @@ fn a_member_that_does_not_flush_as_others_are_brought_level_is_told_of_as_such()
     assert!(told.contains("`d1` has failed, because a flush of it failed; 3 of 4"), "{told}");
 }
 
-/// It is not asked block by block whether it takes something after all, though it has a bad block
-/// list.
+/// The array does not try block by block whether the member still takes writes, although it has a
+/// bad block list.
 #[test]
 fn a_member_that_has_gone_fails_at_once() {
     for reads in [true, false] {

@@ -1,11 +1,11 @@
-//! The allocation query: what members' maps say, and data where parity alone knows.
+//! The allocation query: extents that the members report, and data where only parity has it.
 
 use super::*;
 use drystone_core::Extent;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// The map, sector by sector: whether it is a hole.
+/// The reported extents, sector by sector: true for a hole.
 fn told(stand: &Stand, bytes: Range<u64>, max: usize) -> Vec<bool> {
     let array = &stand.array.as_ref().unwrap().0;
     let (mut holes, mut at) = (Vec::new(), bytes.start);
@@ -23,7 +23,7 @@ fn told(stand: &Stand, bytes: Range<u64>, max: usize) -> Vec<bool> {
     holes
 }
 
-/// The slow way: by the member of each sector.
+/// The expected map, computed sector by sector from the members.
 fn expected(
     stand: &Stand,
     sectors: Range<u64>,
@@ -72,7 +72,7 @@ fn holes() -> impl Strategy<Value = Vec<(usize, Range<u64>)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whole, then without members.
+    /// With all members, then without some.
     #[test]
     fn it_is_what_members_say_of_their_data(
         holes in holes(),
@@ -100,8 +100,8 @@ fn all_holes_are_one_until_a_member_is_lost() {
     assert!(told(&stand, 0..size, 9).iter().any(|is_hole| !is_hole));
 }
 
-/// A block that its member did not take is in parity, whatever the member's map says; and what a
-/// rebuild has not reached holds nothing yet.
+/// A block that its member failed to write is in parity, whatever the member reports. A block that
+/// a rebuild has not reached is not on its member yet.
 #[test]
 fn a_member_with_a_bad_block_or_a_rebuild_is_not_believed() {
     let all: Vec<_> = (0..4).map(|device| (device, 0..8192)).collect();

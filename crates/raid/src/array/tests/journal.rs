@@ -1,4 +1,5 @@
-//! Arrays with a journal on a device of its own, which Linux calls clean while they are written.
+//! Arrays with a journal on a device of its own. Linux calls these clean even while they are
+//! written.
 
 use super::*;
 use crate::metadata::assemble::Start;
@@ -7,11 +8,12 @@ use crate::metadata::superblock::Superblock;
 use crate::testing::{journal_block, journal_data, journal_flush};
 
 const JOURNAL: usize = 4;
-/// Where the blocks of this test are in the journal: behind those of the vector.
+/// The place of this test's blocks in the journal, behind those of the vector.
 const TAIL: u64 = 1024;
 const UUID_OF: &str = "r5-ls-journal";
 
-/// The vector, whose journal begins with a block of these payloads, and blocks behind it.
+/// The vector, with a journal that begins with a meta block of these payloads and the blocks behind
+/// it.
 fn stand(payloads: &[u8], blocks: &[Vec<u8>]) -> Stand {
     let mut stand = Stand::of_vector(UUID_OF);
     stand.is_read_only = true;
@@ -22,7 +24,7 @@ fn stand(payloads: &[u8], blocks: &[Vec<u8>]) -> Stand {
     stand
 }
 
-/// Have Linux begin its replay there; the journal's superblock.
+/// Make Linux's replay begin at `tail`. Returns the journal's superblock.
 fn set_tail(stand: &Stand, tail: u64) -> Superblock {
     let own = Superblock { recovery_offset: tail, ..stand.memories[JOURNAL].superblock() };
     stand.memories[JOURNAL].put(8, &own.to_bytes());
@@ -33,7 +35,7 @@ fn uuid_of_array() -> crate::metadata::Uuid {
     Stand::of_vector(UUID_OF).memories[JOURNAL].superblock().set_uuid
 }
 
-/// A block of the array by the vector's rule.
+/// The contents of a block of the array, by the rule of the vector.
 fn tag(block: u64) -> Vec<u8> {
     (0xB10C_0000_0000_0000 + block).to_le_bytes().repeat(512)
 }
@@ -54,7 +56,7 @@ fn starts(stand: &mut Stand) -> String {
 #[test]
 fn a_journal_that_holds_nothing_is_no_obstacle() {
     assert_eq!(starts(&mut stand(&[], &[])), "");
-    // The data that Linux has logged and has on its members: the vector's own log, without its
+    // Data that Linux has logged and has written to its members: the vector's own log, without its
     // tail.
     let mut stand = Stand::of_vector(UUID_OF);
     stand.is_read_only = true;
@@ -76,8 +78,8 @@ fn writes_that_are_in_the_journal_only_are_not_passed_over() {
     assert!(why.contains("86016-90111") && why.contains("mdadm on Linux"), "{why}");
     lacking.is_forced = true;
     assert!(starts(&mut lacking).contains("86016-90111"));
-    // The same block that the members have, a block that was not whole when the power went, and one
-    // of which it is said later that its members have it.
+    // One block is the same as on the members, one was torn when the power failed, and of one a
+    // later payload says that the members have it.
     let same = tag(21);
     starts(&mut stand(&journal_data(uuid, 8 * 21, &same), &[same]));
     starts(&mut stand(&payload, &[vec![8; BLOCK_BYTES]]));
@@ -111,7 +113,7 @@ fn without_its_journal_an_array_is_not_taken_for_clean() {
     assert!(refusal(&mut missing).contains(&why));
     missing.is_forced = true;
     assert!(starts(&mut missing).contains("may be read as they were before"));
-    // Its first block is not there, or the device is of another age.
+    // The first meta block is missing, or the device has other events.
     let mut damaged = stand(&[], &[]);
     set_tail(&damaged, 2048);
     assert!(refusal(&mut damaged).contains("no block where its superblock says"));
@@ -131,7 +133,7 @@ fn payloads_that_make_no_sense_end_the_journal() {
     for (at, value) in [(0, 9), (4, 16), (4, 0)] {
         let mut bad = good.clone();
         bad[at] = value;
-        // It is no meta block, so there is none at all.
+        // The block is not a meta block, so the journal has none.
         let why = refusal(&mut stand(&bad, std::slice::from_ref(&block)));
         assert!(why.contains("no block where its superblock says"), "{why}");
     }
@@ -142,7 +144,7 @@ fn payloads_that_make_no_sense_end_the_journal() {
     );
 }
 
-/// An array with a journal keeps its size, so a journal of another size is none of this array.
+/// An array with a journal cannot be resized, so a journal with another size does not belong to it.
 #[test]
 fn a_journal_that_says_another_size_is_not_read() {
     let block = vec![9; BLOCK_BYTES];

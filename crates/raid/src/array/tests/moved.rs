@@ -1,5 +1,5 @@
-//! Reads that pass the array without a part of their own: they end as they began, and what a member
-//! cannot read is computed all the same.
+//! Reads that the array remaps without a part of their own. They must end as they were submitted,
+//! and blocks that a member cannot read must still be computed.
 
 use super::stand::{Memory, Stand};
 use crate::ids::Role;
@@ -14,7 +14,7 @@ use drystone_core::{Bio, BioList, Context, Device, IoBuf, SECTOR_SIZE, Sector, S
 use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
 use std::sync::Arc;
 
-/// The whole of a device.
+/// A volume over the whole of a device.
 fn over(device: &Arc<dyn Device>) -> Volume {
     let volume = Volume::new("v", VolumeOptions::default(), LockCounters::new(SystemClock::new()));
     let length = device.info().size_bytes / SECTOR_SIZE;
@@ -24,8 +24,8 @@ fn over(device: &Arc<dyn Device>) -> Volume {
     volume
 }
 
-/// An array whose member 1 is below a volume, with a byte for each block, and a block of member 1
-/// that it cannot read. The sector of the array that is there.
+/// An array whose member 1 is below a volume. Each block is filled with its own byte, and member 1
+/// cannot read one of its blocks. Returns that block's array sector.
 fn stand() -> (Stand, Volume, u64) {
     let mut stand = Stand::new(4);
     stand.create(Level::Raid5, true);
@@ -66,7 +66,7 @@ fn what_a_member_cannot_read_comes_back_and_is_computed() {
         (Sector(lost), 1 << 63 | 77),
         "as its submitter gave it"
     );
-    // Each layer that it passed knows that it is gone.
+    // No layer that the bio passed counts it as in flight any more.
     assert!(all_ended(&volume));
     let array = stand.array.as_ref().unwrap().0.clone();
     let stats = array.stats();
@@ -74,7 +74,7 @@ fn what_a_member_cannot_read_comes_back_and_is_computed() {
     array.start_suspend();
     assert!(array.is_quiesced());
     array.resume();
-    // The same bio again, which now has no trace of what happened to it.
+    // Submit the same bio again, which must have no trace of the failed read.
     stand.memories[1].bad_sector.store(u64::MAX, Relaxed);
     let bio = stand.io(bio);
     assert_eq!((bio.status, bio.sector), (Status::Ok, Sector(lost)));
@@ -89,7 +89,7 @@ fn nothing_that_is_lost_is_taken_for_read() {
     let (mut stand, _, lost) = stand();
     let layout = stand.array.as_ref().unwrap().0.status().layout;
     let address = layout.map_sector(lost);
-    // The block beside it in the row, by which it would be computed.
+    // The parity block of the row, from which the lost block would be computed.
     let other = layout.row_at(address.sector).p.index();
     spoil(&stand.memories[other], address.sector);
     let bio = stand.io(Bio::read(Sector(lost), IoBuf::zeroed(4096)));
@@ -98,7 +98,7 @@ fn nothing_that_is_lost_is_taken_for_read() {
     assert!(stand.reads(lost + 8, lost as u8 / 8 + 2, 4096));
 }
 
-/// Several at once, of which some fail: each has its own data.
+/// Some of several reads fail; each must return its own data.
 #[test]
 fn a_batch_is_taken_apart_where_it_must_be() {
     let (mut stand, volume, _) = stand();
@@ -126,7 +126,7 @@ fn ended(stand: &mut Stand) -> Box<Bio> {
     panic!("a bio does not end");
 }
 
-/// A volume over the array has moved the bio before: then a part goes to the member.
+/// The bio was remapped before by a volume over the array, so a part of it goes to the member.
 #[test]
 fn below_a_volume_it_is_the_same() {
     let (mut stand, _, lost) = stand();
@@ -148,7 +148,7 @@ fn submit(context: &mut Context, index: ChannelId, bio: Box<Bio>) {
     context.submit(index, &mut list);
 }
 
-/// The owner goes while a member has the reads, which then fail: they end all the same.
+/// The owner drops its context while a member has its reads. The reads fail, but they must end.
 #[test]
 fn a_context_that_is_dropped_takes_its_reads_along() {
     let (mut stand, volume, _) = stand();

@@ -1,12 +1,12 @@
-//! Arrays whose members' superblocks were changed here and there, one to four of them: what starts
-//! is written and read, stopped, and read again. Nothing that superblocks say of places may come to
-//! lie in the data, and what cannot be right is refused.
+//! Arrays with changed fields in the superblocks of one to four members. Each array that starts is
+//! written and read, stopped, and read again. No area that superblocks describe may overlap the
+//! data, and impossible values are refused.
 
 use super::*;
 use crate::metadata::superblock::{Features, Superblock};
 use proptest::prelude::*;
 
-/// Member sectors that are used, so that there is little to compare.
+/// The used sectors of a member: few, to keep the comparison short.
 const USED: u64 = 512;
 /// Bytes of a block that is compared.
 const BLOCK: usize = 4096;
@@ -36,7 +36,7 @@ enum Field {
 
 use Field::*;
 
-/// Those that say where something is: they change nothing of what the data is.
+/// The fields that place an area. A change of them does not change the layout of the data.
 const OF_PLACES: [Field; 7] =
     [Size, BitmapOrPpl, PplSectors, BadBlocksAt, BadBlocksSize, BadBlocksShift, Feature];
 const OTHERS: [Field; 11] = [
@@ -53,7 +53,7 @@ const OTHERS: [Field; 11] = [
     Disks,
 ];
 
-/// The change of a field of a member: a number that is near something.
+/// The change of a field of a member: a number near a limit.
 type Change = (usize, Field, u8, i64);
 
 fn value(own: &Superblock, near: u8, by: i64) -> u64 {
@@ -106,7 +106,7 @@ fn pattern(block: u64) -> Vec<u8> {
     (block + 1).to_le_bytes().repeat(BLOCK / 8)
 }
 
-/// A stopped array that holds the pattern.
+/// A stopped array filled with the pattern.
 fn filled(policy: Policy) -> (Stand, u64) {
     let mut stand = Stand::new(4);
     let chunk = (policy == Policy::Bitmap).then_some(4096);
@@ -135,7 +135,7 @@ fn contents(stand: &mut Stand, blocks: u64) -> Vec<Option<Vec<u8>>> {
     all
 }
 
-/// Starts the array if it can be; the blocks that it has.
+/// Starts the array if possible, and returns the number of its blocks.
 fn starts(stand: &mut Stand) -> Option<u64> {
     let (ctx, candidates, assembly) = stand.look();
     drop((ctx, candidates));

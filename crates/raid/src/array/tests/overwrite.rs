@@ -1,5 +1,5 @@
-//! A client that changes its buffer while it is written, as guests and mapped files do: what is
-//! stored is anybody's guess, but parity fits it.
+//! A client that changes its buffer during a write, as guests and mapped files do. The stored data
+//! may be old or new, but parity must fit it.
 
 use super::stand::{Stand, is_idle};
 use super::*;
@@ -8,7 +8,7 @@ use drystone_core::{Bio, IoBuf, Sector};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The client's memory, changed behind the array's back. The buffer must live.
+/// The client's memory, which changes during the write. The buffer must stay alive.
 struct Client {
     memory: File,
     at: u64,
@@ -28,7 +28,7 @@ impl Client {
     }
 }
 
-/// Write, and change the buffer at each step of the way. Values that it had.
+/// Write, and change the buffer at each step of the write. Returns the values that it had.
 fn write(stand: &mut Stand, sector: u64, bytes: usize) -> std::ops::RangeInclusive<u8> {
     let buf = IoBuf::from_slice(&vec![100; bytes]);
     let mut client = Client::of(&buf);

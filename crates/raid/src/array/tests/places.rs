@@ -1,5 +1,5 @@
-//! Superblocks that contradict themselves, one another or their device: nothing is written where
-//! something else is, and what Linux takes is taken.
+//! Superblocks that contradict themselves, one another or their device. No write may hit another
+//! area, and superblocks that Linux accepts are accepted.
 
 use super::*;
 use crate::ids::Role;
@@ -10,11 +10,11 @@ use stand::Memory;
 use std::sync::Arc;
 
 const BYTES: usize = 192 << 10;
-/// Where the superblock is, and the bitmap of new arrays.
+/// The sector of the superblock; the bitmap of new arrays follows it.
 const SUPERBLOCK: u64 = 8;
 const BITMAP: u64 = 16;
 
-/// A stopped array that holds ones.
+/// A stopped array filled with ones.
 fn stopped(policy: Policy) -> Stand {
     let mut stand = Stand::new(4);
     let chunk = (policy == Policy::Bitmap).then_some(64 << 10);
@@ -52,7 +52,7 @@ fn notices(stand: &Stand) -> String {
     stand.array.as_ref().unwrap().0.notices().join("\n")
 }
 
-/// Ones are read, twos are written and read, also after a stop, and parity fits.
+/// Reads ones, writes twos, reads these also after a stop, and checks that parity fits.
 fn serves(stand: &mut Stand) {
     stand.start();
     assert!(stand.reads(0, 1, BYTES) && stand.write(0, 2, BYTES).is_ok());
@@ -60,7 +60,7 @@ fn serves(stand: &mut Stand) {
     stand.stop();
     stand.start();
     assert!(stand.reads(0, 2, BYTES));
-    // Without a member there is nothing to compare parity with.
+    // Without a member no parity is left to compare.
     if stand.until("start", is_idle).degraded() == 0 {
         stand.command(Command::Sync(SyncAction::Check)).unwrap();
         assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0);
@@ -73,7 +73,7 @@ fn a_member_that_says_another_size_takes_no_part() {
     for policy in [Policy::Ppl, Policy::Bitmap, Policy::Resync] {
         for device in [0, 1] {
             let mut stand = stopped(policy);
-            // Its log would be in what the others say is data.
+            // Its log would overlap the data, by the size that the other members have.
             change(&stand, device, |own| {
                 own.size = 128;
                 match policy {
@@ -105,7 +105,7 @@ fn sizes_and_numbers_that_no_device_has_are_refused() {
     change_all(&stand, |own| own.size = u64::MAX - 127);
     let why = stand.look().2.unwrap_err();
     assert!(why.contains("18446744073709551488 sectors are used on each member"), "{why}");
-    // A device that is in no table is a spare, to Linux too.
+    // A device that is in no table is a spare, as in Linux.
     let mut stand = stopped(Policy::Resync);
     change(&stand, 0, |own| own.dev_number = 1900);
     stand.start();
@@ -147,7 +147,7 @@ fn a_log_that_cannot_be_written_ends_the_start_and_changes_nothing() {
     assert_eq!(stand.array.as_ref().unwrap().0.status().degraded(), 0);
 }
 
-/// mdadm 3.3 and 3.4 put the list of bad blocks into the bitmap.
+/// mdadm 3.3 and 3.4 put the bad block list inside the bitmap.
 #[test]
 fn a_bad_block_log_in_the_bitmap_is_not_used() {
     let mut stand = stopped(Policy::Bitmap);
@@ -160,13 +160,13 @@ fn a_bad_block_log_in_the_bitmap_is_not_used() {
         notices(&stand)
     );
     assert!(notices(&stand).contains("reaches into the bitmap: it is empty and not used"));
-    // So a block that cannot be written fails its member, and nothing is written over the bitmap.
+    // So a block that cannot be written fails its member, and the bitmap is not overwritten.
     stand.memories[1].bad_sector.store(stand.memories[1].superblock().data_offset, Relaxed);
     assert!(stand.write(0, 3, BYTES).is_ok());
     assert!(stand.states().contains(&DiskState::Faulty(Some(Role(1)))), "{:?}", stand.states());
     assert!(BitmapHeader::parse(&stand.memories[0].get(BITMAP, 512)).is_ok());
     stand.stop();
-    // Bits are not taken for bad sectors.
+    // Bits of the bitmap must not be read as bad sectors.
     let mut stand = stopped(Policy::Bitmap);
     change_all(&stand, |own| {
         own.bblog_offset = 8;
@@ -195,7 +195,7 @@ fn a_bad_block_log_in_a_partial_parity_log_is_not_used() {
     }
 }
 
-/// An array of 2008 to 2012: its bitmap is two sectors behind the superblock's start.
+/// An array from 2008 to 2012: its bitmap lies two sectors behind the superblock's start.
 fn with_bitmap_in_the_superblock(reserved: u32) -> Stand {
     let stand = stopped(Policy::Bitmap);
     for memory in &stand.memories {
@@ -249,8 +249,8 @@ fn a_bitmap_near_the_superblock_is_written_as_far_as_its_bits_need() {
     assert!(images(&stand) == before);
 }
 
-/// The same where the superblock begins the device or ends it: behind the bits there is nothing of
-/// the bitmap's, and behind the superblock of 1.0 the end of the device.
+/// The same where the superblock is at the start or end of the device. Behind the bits the bitmap
+/// has nothing more; behind a superblock of version 1.0 the device ends.
 #[test]
 fn a_bitmap_near_any_superblock_is_written_as_far_as_its_bits_need() {
     for minor in Minor::ALL {
@@ -288,7 +288,7 @@ fn a_bitmap_near_any_superblock_is_written_as_far_as_its_bits_need() {
             "{minor:?}: its first bit is set"
         );
         stand.crash();
-        // The bit is read: what it stands for is synchronised, and nothing else.
+        // The bit was read: its chunk is synchronised, and nothing else.
         stand.start();
         assert!(stand.reads(0, 3, 4096), "{minor:?}");
         stand.until("synchronised", is_idle);
@@ -331,7 +331,7 @@ fn what_begins_inside_a_block_of_the_device_is_refused_or_not_used() {
             stand.stop();
         }
     }
-    // The contents of the list are not known.
+    // The contents of the bad block list are not known.
     let stand = stopped(Policy::Resync);
     change_all(&stand, |own| {
         own.bblog_offset += 1;
@@ -383,7 +383,7 @@ fn the_logical_block_of_the_array_is_kept() {
     assert!(stand.memories.iter().all(|memory| memory.superblock().logical_block_size == 4096));
 }
 
-/// A stopped array whose bitmap takes two sectors, with a spare.
+/// A stopped array with a bitmap of two sectors, and a spare.
 fn with_two_sectors_of_bits() -> Stand {
     let mut stand = Stand::of(vec![vec![0; 16 << 20]; 4]);
     stand.create_with(Level::Raid5, true, Some(Policy::Bitmap), Some(4096));
@@ -397,7 +397,7 @@ fn with_two_sectors_of_bits() -> Stand {
     stand
 }
 
-/// Bits are written to every member by one header, not by what each of them says of its own.
+/// The bits are written to every member by one header, not by each member's own.
 #[test]
 fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
     type Change = fn(&mut Superblock);
@@ -423,7 +423,7 @@ fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
         (4, in_data, "d4: the bitmap of 1 sectors at offset"),
     ] {
         let mut stand = with_two_sectors_of_bits();
-        // It has no header that can be read.
+        // The member has no readable header.
         stand.memories[device].put(BITMAP, &[0; 512]);
         change(&stand, device, with);
         let before = images(&stand);
@@ -434,7 +434,7 @@ fn a_bitmap_that_is_longer_than_a_member_says_changes_nothing() {
     }
 }
 
-/// It would be the freshest superblock of the next start, which is refused for such a flag.
+/// It would be the freshest superblock at the next start, which would refuse such a flag.
 #[test]
 fn flags_that_the_freshest_superblock_does_not_have_are_not_kept() {
     for flag in [Features::CLUSTERED, Features::RESHAPE_ACTIVE, Features::JOURNAL] {
@@ -446,8 +446,8 @@ fn flags_that_the_freshest_superblock_does_not_have_are_not_kept() {
     }
 }
 
-/// A crash while `mdadm --grow --size` tells the members leaves some that were not told: they are
-/// an event behind.
+/// A crash while `mdadm --grow --size` updates the members leaves some with the old size: they are
+/// one event behind.
 #[test]
 fn members_that_were_not_told_of_a_new_size_are_used_with_it() {
     for policy in [Policy::Ppl, Policy::Bitmap, Policy::Resync] {
@@ -467,7 +467,7 @@ fn members_that_were_not_told_of_a_new_size_are_used_with_it() {
 fn a_member_that_has_no_room_for_a_new_size_takes_no_part() {
     let mut stand = stopped(Policy::Ppl);
     (0..3).for_each(|device| change(&stand, device, |own| own.events += 1));
-    // Behind the data that it knows of is its log.
+    // By its own superblock, its log lies behind its data.
     change(&stand, 3, |own| {
         own.size = 128;
         set_ppl_offset(own, own.data_offset as i16 + 1024);
@@ -481,8 +481,8 @@ fn a_member_that_has_no_room_for_a_new_size_takes_no_part() {
     assert!(stand.memories[3].image() == before, "it was written");
 }
 
-/// The same of a spare that was not told yet that it replaces a member which has failed: the array
-/// starts without it, and nothing is written to it.
+/// The same for a spare whose superblock does not have its new role yet, after the member failed:
+/// the array starts without it, and nothing is written to it.
 #[test]
 fn a_spare_that_has_no_room_for_its_role_takes_no_part() {
     let mut stand = with_two_sectors_of_bits();

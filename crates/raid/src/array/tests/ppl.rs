@@ -1,4 +1,5 @@
-//! The partial parity log: what members hold when power goes, and what is made of it.
+//! The partial parity log: its state on the members after a power failure, and the result of a
+//! start.
 
 use super::stand::{Entry, Stand, is_idle, uuid};
 use super::*;
@@ -17,7 +18,7 @@ const LOOKED_AT: usize = 1 << 20;
 /// Sectors of the array's chunks.
 const CHUNK: u64 = 128;
 
-/// A new array with logs, which holds `model`.
+/// A new array with logs, and the data that it holds.
 fn stand(disks: usize) -> (Stand, Vec<u8>) {
     let mut stand = Stand::new(disks);
     stand.create_with(Level::Raid5, true, Some(Policy::Ppl), None);
@@ -53,7 +54,7 @@ fn log_writes(stand: &Stand, entries: &[Entry]) -> Vec<usize> {
     entries.iter().filter(is_log).map(|entry| entry.device).collect()
 }
 
-/// Those devices of a crashed stand that are not in `lost`, in an array of their own.
+/// The devices of a crashed stand that are not in `lost`, as a stand of their own.
 fn restarted(images: &[Vec<u8>], lost: &[usize]) -> Stand {
     let left = images.iter().enumerate().filter(|(n, _)| !lost.contains(n));
     let mut stand = Stand::of(left.map(|(_, image)| image.clone()).collect());
@@ -62,7 +63,7 @@ fn restarted(images: &[Vec<u8>], lost: &[usize]) -> Stand {
     stand
 }
 
-/// All but `torn`, sectors of whole blocks, is as it was.
+/// Check that all data except `torn`, which is in sectors of whole blocks, is unchanged.
 fn assert_holds(stand: &mut Stand, model: &[u8], torn: &Range<u64>, what: &str) {
     let (status, read) = stand.read(0, LOOKED_AT);
     assert!(status.is_ok(), "{what}");
@@ -76,7 +77,7 @@ fn first_wrong(mut read: Vec<u8>, model: &[u8], torn: &[Range<u64>]) -> Option<u
         let blocks = blocks.start as usize..blocks.end as usize;
         read[blocks.clone()].copy_from_slice(&model[blocks]);
     }
-    // Whole sectors: byte by byte takes seconds in a debug build.
+    // Compare whole sectors: byte by byte takes seconds in a debug build.
     read.chunks(512).zip(model.chunks(512)).position(|(read, model)| read != model)
 }
 
@@ -118,7 +119,7 @@ fn without_a_member_of_linux_what_was_never_written_is_right() {
     }
 }
 
-/// The logs are older than the mixture that the members are then.
+/// The logs are older than the mixture of members.
 #[test]
 fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
     for is_clean in [false, true] {
@@ -150,8 +151,8 @@ fn members_of_two_ages_are_resynced_whatever_the_logs_say() {
     }
 }
 
-/// Its logs make good what was being written when the power went, and nothing of what the resync
-/// had yet to do.
+/// The logs correct the stripes that were being written when the power failed, but not those that
+/// the resync has yet to do.
 #[test]
 fn a_resync_that_was_not_for_a_crash_outlives_one() {
     let (mut stand, _) = stand(4);
@@ -160,13 +161,13 @@ fn a_resync_that_was_not_for_a_crash_outlives_one() {
     let own = stand.memories[3].superblock();
     stand.memories[3].put(own.data_offset + own.used() - CHUNK, &[7; 4096]);
     stand.stop();
-    // As an array is that was stopped in its first resync.
+    // This is the state of an array that was stopped during its first resync.
     for memory in &stand.memories {
         let new = Superblock { resync_offset: CHUNK, ..memory.superblock() };
         memory.put(8, &new.to_bytes());
     }
     for _ in 0..2 {
-        // It does not come to its end.
+        // The resync must not reach its end.
         let opened = stand.open();
         stand.memories[3].hold_from(own.used() - CHUNK);
         stand.start_opened(opened);
@@ -178,7 +179,7 @@ fn a_resync_that_was_not_for_a_crash_outlives_one() {
     stand.start();
     assert!(stand.until("resync", is_idle).mismatch_cnt > 0);
     assert_eq!(mismatches(&mut stand), 0);
-    // The logs make an array whole that was cut off while it fitted everywhere, without a resync.
+    // If parity fitted everywhere before the crash, the logs make the array whole without a resync.
     assert!(stand.write(0, 8, LOOKED_AT / 2).is_ok());
     stand.crash();
     assert!(stand.memories.iter().all(|memory| memory.superblock().resync_offset == 0));
@@ -186,8 +187,8 @@ fn a_resync_that_was_not_for_a_crash_outlives_one() {
     assert!(is_idle(&stand.array.as_ref().unwrap().0.status()), "nothing is synchronised");
 }
 
-/// A write, cut off after every one of the writes that it makes to members; then read with all
-/// members, and without each of them.
+/// A write is cut off after each of its writes to members in turn. The array is then read with all
+/// members, and without each one.
 fn at_every_write(disks: usize, lost: Option<usize>, write: Range<u64>) {
     for writes in 0.. {
         let (mut stand, model) = stand(disks);
@@ -218,7 +219,7 @@ fn at_every_write(disks: usize, lost: Option<usize>, write: Range<u64>) {
 
 #[test]
 fn a_write_that_is_cut_off_harms_nothing_else() {
-    // Part of a block; two blocks of two chunks; a whole row and what is beside it.
+    // A part of a block; two blocks of two chunks; a whole row and its neighbourhood.
     for write in [3..5, CHUNK - 8..CHUNK + 8, 3 * CHUNK - 16..6 * CHUNK + 8] {
         at_every_write(4, None, write);
     }
@@ -242,7 +243,7 @@ fn the_next_log_waits_until_all_of_the_last_is_done() {
     stand.turn();
     let entries = stand.power.take();
     assert_eq!(log_writes(&stand, &entries), [parity]);
-    // Another stripe with the same parity, whose data goes elsewhere.
+    // Another stripe with the same parity member; its data goes to other members.
     stand.begin(Bio::write(Sector(CHUNK + 8), IoBuf::from_slice(&[5; 4096])));
     stand.pass(1);
     let entries = stand.power.take();
@@ -313,7 +314,7 @@ fn a_log_that_cannot_be_written_fails_its_member_before_the_write_passes() {
 #[test]
 fn a_new_member_gets_a_log_of_its_own() {
     let (mut stand, model) = stand(4);
-    // It has been a member of this array before, and has headers of then.
+    // The device was a member of this array before, and has headers from that time.
     let mut image = stand.memories[1].image();
     let area = area(&stand, 1);
     let old = PplHeader::empty(ppl::signature(stand.memories[1].superblock().set_uuid), 1 << 40);
@@ -333,7 +334,7 @@ fn a_new_member_gets_a_log_of_its_own() {
     assert!(stand.reads(0, 1, 4096));
 }
 
-/// Writes: (where, how many sectors), several at a time.
+/// Writes as (place, number of sectors), several at a time.
 fn writes() -> impl Strategy<Value = Vec<Vec<(u64, u64)>>> {
     let end = LOOKED_AT as u64 / 512;
     let length = prop_oneof![Just(1), Just(8), 1u64..60, Just(3 * CHUNK), 8u64..600];
@@ -341,8 +342,8 @@ fn writes() -> impl Strategy<Value = Vec<Vec<(u64, u64)>>> {
     proptest::collection::vec(proptest::collection::vec(write, 1..5), 1..8)
 }
 
-/// Make writes until power goes. The write under way then counts as torn; all others
-/// are in `model`.
+/// Make writes until the power fails. The writes under way then count as torn; all others are in
+/// `model`.
 fn write_until_cut(
     stand: &mut Stand,
     model: &mut [u8],
@@ -366,7 +367,7 @@ fn write_until_cut(
     Vec::new()
 }
 
-/// The first sector that is not as it was, of those whose block was not being written.
+/// The first wrong sector of those whose block was not being written.
 fn harmed(stand: &mut Stand, model: &[u8], torn: &[Range<u64>]) -> Option<usize> {
     first_wrong(stand.read(0, LOOKED_AT).1, model, torn)
 }
@@ -379,8 +380,8 @@ fn mismatches(stand: &mut Stand) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// However power goes, with whatever member missing then: what is not being written is not
-    /// harmed.
+    /// After any power failure, with any member missing, data is unharmed unless it was being
+    /// written.
     #[test]
     fn nothing_is_harmed_that_is_not_being_written(
         steps in writes(),
@@ -406,7 +407,7 @@ proptest! {
         }
     }
 
-    /// The same while a member is being rebuilt, which then goes on.
+    /// The same during the rebuild of a member, which goes on afterwards.
     #[test]
     fn nothing_is_harmed_while_a_member_is_rebuilt(
         steps in writes(),

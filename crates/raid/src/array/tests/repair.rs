@@ -1,4 +1,4 @@
-//! Blocks that members could not read, or did not get, and I/O that is on its way when they leave.
+//! Blocks that members could not read, or did not get, and I/O on its way to members that leave.
 
 use super::*;
 use crate::ids::Role;
@@ -24,15 +24,16 @@ fn data_offset(stand: &Stand, disk: usize) -> u64 {
     stand.memories[disk].superblock().data_offset
 }
 
-/// The first row: three blocks of data, and parity on the last member.
+/// True if parity fits in the first row, which has three data blocks, and parity on the last
+/// member.
 fn parity_fits(stand: &Stand) -> bool {
     let blocks: Vec<_> =
         (0..4).map(|d| stand.memories[d].get(data_offset(stand, d), 4096)).collect();
     (0..4096).all(|at| blocks.iter().fold(0, |sum, block| sum ^ block[at]) == 0)
 }
 
-/// A resync that leaves out a block because it cannot be read now leaves an error that is seen
-/// later, when a data block is computed from it.
+/// If a resync left out a block that cannot be read now, the error would show later, when a data
+/// block is computed from it.
 #[test]
 fn parity_that_cannot_be_read_is_recomputed() {
     let mut stand = started(4);
@@ -53,7 +54,7 @@ fn parity_that_cannot_be_read_is_recomputed() {
     }
 }
 
-/// Of six members two hold parity: one that can be read tells nothing of the other.
+/// Two of six members hold parity. If one can be read, that says nothing about the other.
 #[test]
 fn one_parity_is_recomputed_beside_the_other() {
     let mut stand = Stand::new(6);
@@ -71,12 +72,12 @@ fn one_parity_is_recomputed_beside_the_other() {
     }
 }
 
-/// An array whose power went while a block was given to a member and to its replacement, which is
-/// on record as having had it before, and did not get it.
+/// An array whose power failed while a block went to a member and to its replacement. The
+/// replacement is recorded as having this block, but did not get it.
 fn cut_beside_a_replacement(policy: Option<Policy>) -> Stand {
     let (mut stand, _) = replacing_with(1, policy);
     stand.memories[4].hold();
-    // The first block of `d1`, which its replacement has had.
+    // The first block of `d1`, which the replacement has had already.
     stand.begin(Bio::write(Sector(128), IoBuf::from_slice(&[77; 4096])));
     (0..50).for_each(|_| drop((stand.ended(), stand.turn())));
     assert_eq!(stand.memories[1].get(data_offset(&stand, 1), 4096), [77; 4096]);
@@ -88,7 +89,7 @@ fn cut_beside_a_replacement(policy: Option<Policy>) -> Stand {
     stand
 }
 
-/// The member is replaced to the end, and what has taken its place holds what it held.
+/// The member is replaced completely, and its replacement holds the same data.
 fn is_replaced_well(stand: &mut Stand, what: &str) {
     stand.start();
     let fast = Some(1 << 20);
@@ -100,12 +101,12 @@ fn is_replaced_well(stand: &mut Stand, what: &str) {
     assert!(stand.memories[4].get(device, 4096) == [77; 4096], "{what}");
     stand.command(Command::Sync(SyncAction::Check)).unwrap();
     assert_eq!(stand.until("check", is_idle).mismatch_cnt, 0, "{what}");
-    // All but what was being written.
+    // All data except the block that was being written.
     assert!(stand.reads(136, 1, 28 << 10), "{what}");
 }
 
-/// Parity is made to fit the member, so what its replacement missed at the crash would show when
-/// that has taken the place.
+/// Parity is resynced to fit the member. So data that the replacement missed at the crash would
+/// show after it has replaced the member.
 #[test]
 fn a_replacement_gets_again_what_was_being_written_at_a_crash() {
     for policy in [None, Some(Policy::Bitmap), Some(Policy::Ppl)] {
@@ -114,10 +115,10 @@ fn a_replacement_gets_again_what_was_being_written_at_a_crash() {
     }
 }
 
-/// The crash is not forgotten before it is on record that the replacement gets all of it again.
+/// The array stays dirty until the superblocks record that the replacement is copied again.
 #[test]
 fn a_replacement_gets_it_again_after_a_second_crash() {
-    // Without logs parity is made to fit first, which takes longer.
+    // Without logs a resync comes first, which takes longer.
     for writes in 1..30 {
         let mut stand = cut_beside_a_replacement(Some(Policy::Ppl));
         stand.power.goes_after(writes);
@@ -128,8 +129,8 @@ fn a_replacement_gets_it_again_after_a_second_crash() {
     }
 }
 
-/// That a block was taken again is told to the manager some time after it was; a write that fails
-/// until then is newer.
+/// The manager hears some time later that a bad block was written well; a write that fails until
+/// then is newer.
 #[test]
 fn a_write_that_fails_after_one_that_went_well_is_on_record() {
     let mut stand = started(4);
@@ -139,7 +140,7 @@ fn a_write_that_fails_after_one_that_went_well_is_on_record() {
     stand.memories[0].bad_sector.store(u64::MAX, Relaxed);
     stand.stop();
     stand.start();
-    // Dirty, so that the manager is not needed for what follows.
+    // The array is dirty, so the writes below do not need the manager.
     assert!(stand.write(64, 2, 4096).is_ok());
     let row = |value: u8| Bio::write(Sector(8), IoBuf::from_slice(&vec![value; 4096]));
     stand.begin(row(3));
@@ -162,8 +163,8 @@ fn is_answered(request: &Request) -> Option<bool> {
     request.outcome(&locks).map(|outcome| outcome.is_ok())
 }
 
-/// A read of a block that had to be computed does not wait until the block is rewritten. So the
-/// rewrite may be under way when no bio is in flight.
+/// A read of a block that had to be computed does not wait for the block's rewrite. So the rewrite
+/// may be under way when no bio is in flight.
 #[test]
 fn an_array_stops_when_nothing_is_on_its_way_to_its_members() {
     let mut stand = started(4);
@@ -201,7 +202,7 @@ fn a_member_is_removed_when_nothing_is_on_its_way_to_it() {
         (0..50).for_each(|_| drop((stand.ended(), stand.turn())));
         assert_eq!(is_answered(&removal), None, "a block is on its way to d0");
         assert_eq!(stand.states().len(), 4);
-        // Not for ever.
+        // The stop does not wait forever.
         stand.clock.advance(40_000_000_000);
         let error = stand.command(remove()).unwrap_err();
         assert!(error.message.contains("d0 has writes in flight"), "{error}");
@@ -224,7 +225,7 @@ fn what_can_be_had_is_rebuilt_beside_what_cannot() {
     stand.command(Command::Speed { min: slow, max: slow }).unwrap();
     stand.command(Command::Replace("d0".to_owned())).unwrap();
     stand.command(Command::Fail("d1".to_owned())).unwrap();
-    // A block of row 8 is lost, and so is that of `d1`; `d0` has its own.
+    // One block of row 8 is lost, and so is that of `d1`; `d0` can read its own.
     let sector = data_offset(&stand, 2) + 8 * 128;
     stand.memories[2].bad_sector.store(sector, Relaxed);
     let fast = Some(1 << 20);
@@ -238,7 +239,7 @@ fn what_can_be_had_is_rebuilt_beside_what_cannot() {
     assert!(stand.reads(8 * 3 * 128, 1, 64 << 10));
 }
 
-/// A block that is copied to a replacement is not written to the member that has it.
+/// A block that is copied to a replacement must not be written to the member that has it.
 #[test]
 fn a_member_that_is_replaced_is_only_read() {
     let mut stand = started(4);
@@ -256,8 +257,8 @@ fn a_member_that_is_replaced_is_only_read() {
     assert!(!stand.power.take().iter().any(to_data));
 }
 
-/// A member with a volatile cache may join an array of members without, whose flushes then count.
-/// So do those between two rounds of a log.
+/// A member with a volatile cache may join an array of members without one. Flushes then have an
+/// effect, also those between two rounds of a log.
 #[test]
 fn arrays_take_flushes_whatever_their_members_are() {
     let mut stand = Stand::new(4);

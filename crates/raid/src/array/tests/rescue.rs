@@ -1,5 +1,5 @@
-//! Read-only arrays, and arrays that are started by force: what is computed without a member, and
-//! what of it is reported as suspect.
+//! Read-only arrays, and arrays that are started by force: data that is computed without a member,
+//! and the part of it that is reported as suspect.
 
 use super::stand::Stand;
 use super::*;
@@ -12,7 +12,7 @@ const PART: usize = 192 << 10;
 /// A block that was being written to member 1 when power went.
 const IN_FLIGHT: usize = 3024;
 
-/// A vector without some of its members, started so that it is only read.
+/// A vector without some of its members, started read-only.
 fn read_only(vector: &str, lost: &[usize], is_forced: bool) -> Stand {
     let left = crate::testing::members(vector).into_iter().enumerate();
     let left = left.filter(|(n, _)| !lost.contains(n));
@@ -34,7 +34,7 @@ fn contents(stand: &mut Stand) -> Vec<u8> {
     all
 }
 
-/// The numbers of blocks of 4 KiB that are not the same.
+/// The numbers of the 4 KiB blocks that differ.
 fn differences(one: &[u8], other: &[u8]) -> Vec<usize> {
     let pairs = one.chunks(4096).zip(other.chunks(4096)).enumerate();
     pairs.filter(|(_, (one, other))| one != other).map(|(block, _)| block).collect()
@@ -59,7 +59,7 @@ fn suspects(stand: &Stand) -> Option<Vec<Range<u64>>> {
 #[test]
 fn what_the_logs_say_is_seen_though_nothing_is_written() {
     let right = contents(&mut read_only("r5-ls-ppl-torn-after", &[], false));
-    // Without the logs it is something else.
+    // Without the logs the computed data differs.
     let mut torn = Stand::of_vector("r5-ls-ppl-torn");
     torn.devices.remove(1);
     torn.memories.remove(1);
@@ -71,7 +71,7 @@ fn what_the_logs_say_is_seen_though_nothing_is_written() {
     });
     (torn.is_read_only, torn.is_forced) = (true, true);
     torn.start();
-    // The block that was itself being written to the member that is missing is lost.
+    // The block that was being written to the missing member is lost.
     assert_eq!(layout(&torn).map_sector(IN_FLIGHT as u64 * 8).role, Role(1));
     assert!(differences(&contents(&mut torn), &right).len() > 1);
     for (lost, different) in [(vec![], vec![]), (vec![1], vec![IN_FLIGHT])] {
@@ -115,7 +115,7 @@ fn the_bitmap_tells_what_is_suspect_without_a_member() {
         });
         assert_eq!(wrong, None, "without {lost}");
         assert_nothing_written(&mut stand);
-        // Without a bitmap it may be all that the member held.
+        // Without a bitmap all data of the member is suspect.
         let bytes: u64 = suspects(&read_only(torn[1], &[lost], true))
             .expect("suspects")
             .iter()

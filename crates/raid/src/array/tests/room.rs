@@ -9,7 +9,7 @@ fn mismatches(stand: &mut Stand) -> u64 {
     stand.until("check", is_idle).mismatch_cnt
 }
 
-/// So many members have no room from the middle of their data on.
+/// Let `members` members have no room from the middle of their data on.
 fn fill(stand: &Stand, members: usize) {
     for memory in &stand.memories[..members] {
         let data = memory.superblock().data_offset;
@@ -17,7 +17,7 @@ fn fill(stand: &Stand, members: usize) {
     }
 }
 
-/// The sector of the array behind which members have no room, and some.
+/// A sector of the array that lies well behind the point from which members have no room.
 fn far(stand: &Stand) -> u64 {
     let sectors = stand.array.as_ref().unwrap().0.info().size_bytes / 512;
     (sectors / 4 * 3).next_multiple_of(8)
@@ -65,7 +65,7 @@ fn writes_wait_for_room_and_nothing_fails() {
     }
 }
 
-/// A process that dies meanwhile leaves an array that is whole.
+/// If the process dies while writes wait, the array must become whole again.
 #[test]
 fn what_waited_for_room_is_resynchronised_after_a_crash() {
     let mut stand = Stand::new(4);
@@ -85,7 +85,7 @@ fn what_waited_for_room_is_resynchronised_after_a_crash() {
     assert!(stand.states().iter().all(|state| matches!(state, DiskState::InSync(_))));
 }
 
-/// A member that fails while it is waited for is no longer waited for.
+/// Writes do not wait for a member that has failed meanwhile.
 #[test]
 fn a_member_that_is_failed_is_not_waited_for() {
     let mut stand = Stand::new(4);

@@ -1,4 +1,5 @@
-//! The speed of synchronisation: the maximum while nothing else uses the array, else the minimum.
+//! The speed of synchronisation: the maximum while nothing else uses the array, otherwise the
+//! minimum.
 
 use super::*;
 use drystone_core::clock::Clock;
@@ -6,8 +7,8 @@ use drystone_core::{Bio, IoBuf, Sector};
 
 const MIN: u64 = 128;
 const MAX: u64 = 1024;
-/// Sectors that may be under way, or begun before the pace is changed: regions of 64 KiB, 100 ms of
-/// the pace.
+/// The sectors that may be under way, or may begin before the pace changes: regions of 64 KiB, and
+/// 100 ms at the pace.
 const SLACK: u64 = 192;
 
 /// An array that is synchronised, with limits in KiB a second.
@@ -20,7 +21,7 @@ fn stand() -> Stand {
     stand
 }
 
-/// KiB of each member that are done in so many seconds, in which `each` is done every 20 ms.
+/// The KiB of each member that are synchronised in `seconds`, while `each` is called every 20 ms.
 fn done_in(stand: &mut Stand, seconds: u64, mut each: impl FnMut(&mut Stand)) -> u64 {
     let done = |stand: &Stand| {
         let sync = stand.array.as_ref().unwrap().0.status().sync;
@@ -54,7 +55,7 @@ fn it_yields_to_reads_too() {
     assert_about(done_in(&mut stand, 4, read), 4 * MIN);
 }
 
-/// Nothing new comes, but something has not ended.
+/// No new I/O comes, but some has not ended.
 #[test]
 fn it_yields_to_what_is_in_flight() {
     let mut stand = stand();

@@ -1,4 +1,4 @@
-//! Devices in memory, and the array that they make, served by one thread.
+//! Devices in memory, and the array on them, served by one thread.
 
 use super::super::*;
 use crate::layout::{Layout, Level};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 const BYTES: usize = 4 << 20;
 
-/// Something that a device was told to do.
+/// An I/O that a device got.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Number of the device.
@@ -35,7 +35,8 @@ pub(super) struct Entry {
     pub(super) sectors: Range<u64>,
 }
 
-/// The I/O of all devices, in order. Power goes after so many more writes: later ones do nothing.
+/// The I/O of all devices, in order. The power fails after a number of writes: later ones do
+/// nothing.
 pub(super) struct Power {
     entries: Lock<Vec<Entry>>,
     locks: Arc<LockCounters>,
@@ -61,7 +62,7 @@ impl Power {
         left > 0
     }
 
-    /// The I/O since this was asked last.
+    /// Take the I/O since the previous call.
     pub(super) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut *self.entries.lock(&self.locks))
     }
@@ -79,10 +80,10 @@ impl Power {
 pub(in crate::array) struct Memory {
     number: usize,
     power: Arc<Power>,
-    /// I/O to this sector and later ones waits.
+    /// I/O to this sector and to later ones is held.
     held_from: AtomicU64,
     words: Lock<Vec<Arc<Message>>>,
-    /// It says that it has a volatile cache.
+    /// The device reports a volatile cache.
     pub(super) has_cache: AtomicBool,
     /// Bytes of its logical block.
     pub(super) block: AtomicU32,
@@ -98,13 +99,13 @@ pub(in crate::array) struct Memory {
     pub(super) read_only_sector: AtomicU64,
     /// Reads that touch this sector fail until it is written, once it is not all ones.
     pub(super) unreadable: AtomicU64,
-    /// It has gone: all I/O of it says so.
+    /// The device is gone: all of its I/O fails with that status.
     pub(super) has_gone: AtomicBool,
     /// Reads are not held.
     pub(super) lets_reads_pass: AtomicBool,
     /// Writes to this sector and later ones find no room, once it is not all ones.
     pub(super) full_from: AtomicU64,
-    /// Sectors that its map calls holes, whatever they hold.
+    /// Sectors that the device reports as holes, whatever they hold.
     pub(super) holes: Lock<Vec<Range<u64>>>,
 }
 
@@ -155,27 +156,27 @@ impl Memory {
         self.bytes.lock(&self.locks).len() as u64 / SECTOR_SIZE
     }
 
-    /// All of it.
+    /// The contents of the whole device.
     pub(super) fn image(&self) -> Vec<u8> {
         self.bytes.lock(&self.locks).clone()
     }
 
-    /// Let I/O of its data wait, from now on.
+    /// Hold I/O to its data from now on.
     pub(super) fn hold(&self) {
         self.hold_from(0);
     }
 
-    /// Let I/O of its data wait from this member sector on.
+    /// Hold I/O to its data from this member sector on.
     pub(super) fn hold_from(&self, sector: u64) {
         self.held_from.store(self.superblock().data_offset + sector, Relaxed);
     }
 
-    /// True if its map calls a sector a hole.
+    /// True if the device reports a sector as a hole.
     pub(super) fn is_hole(&self, sector: u64) -> bool {
         self.holes.lock(&self.locks).iter().any(|hole| hole.contains(&sector))
     }
 
-    /// Its map, sector by sector.
+    /// The reported extents, sector by sector.
     fn extents(&self, offset: u64, length: u64, max: usize) -> Vec<Extent> {
         let (mut list, mut at, end) = (ExtentList::new(), offset, offset + length);
         while at < end && list.as_slice().len() <= max {
@@ -189,7 +190,7 @@ impl Memory {
         list.as_slice().iter().take(max).copied().collect()
     }
 
-    /// Let it end.
+    /// Let held I/O go on.
     pub(super) fn release(&self) {
         self.held_from.store(u64::MAX, Relaxed);
         for word in self.words.lock(&self.locks).iter() {
@@ -318,7 +319,7 @@ impl Device for Shelf {
     }
 }
 
-/// Devices, and the array that they make, served by one thread.
+/// Devices, and the array on them, served by one thread.
 pub(in crate::array) struct Stand {
     pub(super) clock: Arc<ManualClock>,
     pub(super) set: Arc<ContextSet>,
@@ -327,12 +328,12 @@ pub(in crate::array) struct Stand {
     pub(in crate::array) devices: Vec<Arc<dyn Device>>,
     pub(super) array: Option<(Array, Manager)>,
     pub(super) user: Option<(Context, ChannelId)>,
-    /// The way it is started.
+    /// How the array is started.
     pub(super) is_read_only: bool,
     pub(super) is_forced: bool,
-    /// The listener to its events.
+    /// Receives the array's events.
     pub(super) event_sink: EventSink,
-    /// I/O of the user's that has ended.
+    /// I/O of the user that has ended.
     done: BioList,
 }
 
@@ -387,7 +388,7 @@ impl Stand {
         self.create_with(level, assume_clean, None, None);
     }
 
-    /// `chunk`: bytes of member space for a bit.
+    /// Make an array; `chunk` is the bytes of a member that a bit stands for.
     pub(super) fn create_with(
         &mut self,
         level: Level,
@@ -398,7 +399,7 @@ impl Stand {
         self.create_minor(Minor::V1_2, level, assume_clean, policy, chunk);
     }
 
-    /// The same, of another version of metadata.
+    /// The same with another version of metadata.
     pub(super) fn create_minor(
         &mut self,
         minor: Minor,
@@ -447,14 +448,14 @@ impl Stand {
         (ctx, candidates, assembly)
     }
 
-    /// Start the array, which nobody uses yet.
+    /// Start the array, without a user yet.
     pub(super) fn open(&mut self) -> Opened {
         self.try_open().unwrap()
     }
 
     pub(super) fn try_open(&mut self) -> Result<Opened> {
         let (ctx, candidates, assembly) = self.look();
-        // The search for superblocks is of no interest.
+        // Drop the I/O of the search for superblocks.
         self.power.take();
         let options = ArrayOptions {
             name: "md0".to_owned(),
@@ -481,7 +482,7 @@ impl Stand {
         self.turn();
     }
 
-    /// Let the manager do what it can, and some time pass.
+    /// Let the manager do all work that is due, and some time pass.
     pub(super) fn turn(&mut self) -> Option<u64> {
         let (_, manager) = self.array.as_mut().unwrap();
         let deadline = manager.step();
@@ -490,7 +491,7 @@ impl Stand {
         deadline
     }
 
-    /// Let so much time pass, and the manager do what it does meanwhile.
+    /// Let `seconds` pass, and the manager work meanwhile.
     pub(super) fn pass(&mut self, seconds: u64) {
         for _ in 0..seconds * 10 {
             self.clock.advance(100_000_000);
@@ -498,7 +499,7 @@ impl Stand {
         }
     }
 
-    /// Begin an I/O, whose end [`Stand::ended`] tells.
+    /// Begin an I/O; [`Stand::ended`] returns it when it has ended.
     pub(super) fn begin(&mut self, bio: Box<Bio>) {
         self.begin_all([bio]);
     }
@@ -517,7 +518,7 @@ impl Stand {
         self.done.pop()
     }
 
-    /// Wait for so many bios that were begun.
+    /// Wait until `bios` bios that were begun have ended.
     pub(super) fn wait_for(&mut self, mut bios: usize) {
         for _ in 0..10_000 {
             bios -= usize::from(self.ended().is_some());
@@ -529,7 +530,7 @@ impl Stand {
         panic!("{bios} bios do not end");
     }
 
-    /// The process dies.
+    /// Simulate that the process dies.
     pub(super) fn crash(&mut self) {
         (self.array, self.user) = (None, None);
         self.power.goes_after(u64::MAX);

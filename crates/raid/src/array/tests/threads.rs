@@ -1,5 +1,5 @@
-//! Several threads at one array, whose members are slow at times, so that each works on what others
-//! brought.
+//! Several threads use one array whose members are slow at times, so that each thread works on
+//! items of others.
 
 use super::stand::{Memory, Stand};
 use super::*;
@@ -54,7 +54,7 @@ impl User {
             }
         }
         self.ctx.submit(array, &mut list);
-        // A wake-up that is lost is not made good by anything else.
+        // If a wake-up is lost, nothing else replaces it.
         let deadline = self.ctx.set().clock().now() + 30 * SECOND_NS;
         let mut left = taken.len();
         while left > 0 {
@@ -83,7 +83,7 @@ impl User {
     }
 }
 
-/// Hold up a member's data, then another's, until all users are done.
+/// Hold up the data of one member after another, until all users are done.
 fn make_slow(memories: &[Arc<Memory>], users: &AtomicU64) {
     for memory in memories.iter().cycle() {
         memory.hold();

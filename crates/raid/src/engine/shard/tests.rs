@@ -1,5 +1,5 @@
-//! A shard over members that are vectors, whose I/O ends in any order, with faults; against a plain
-//! array of bytes.
+//! A shard over members that are vectors. Their I/O ends in any order and may fail. The shard is
+//! compared with a plain array of bytes.
 
 use super::{Shard, TurnEffects};
 use crate::engine::conf::{Conf, ConfSpec, IN_SYNC, Member, RoleSlot, SyncAction};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 const USED: u64 = 128;
 const OFFSET: u64 = 16;
 
-/// A device that is never opened, for tests of what only hands devices on.
+/// A device that is never opened, for tests of code that only hands devices on.
 struct NoDevice;
 
 impl Device for NoDevice {
@@ -75,9 +75,9 @@ struct Bench {
     busy: Vec<(u64, std::ops::Range<u64>)>,
     next: u64,
     mismatches: u64,
-    /// Reports of blocks that must be put on lists of bad blocks.
+    /// Reports of blocks that must be put on bad block lists.
     lost: Vec<Report>,
-    /// Reports of blocks that must come off them.
+    /// Reports of blocks that must come off these lists.
     made_good: Vec<Report>,
     /// Writes that failed.
     unwritten: Vec<Report>,
@@ -154,7 +154,7 @@ impl Bench {
         bench
     }
 
-    /// Do as a context does in a turn.
+    /// Run a turn as a context does.
     fn turn(&mut self, bring: impl FnOnce(&mut Shard, &TurnInput<'_>, &mut TurnEffects)) {
         let turn = TurnInput {
             conf: &self.conf,
@@ -215,7 +215,7 @@ impl Bench {
         }
     }
 
-    /// The manager takes a report of a bad block.
+    /// Handle a report of a bad block as the manager does.
     fn list(&mut self, report: Report) {
         self.publish(|conf| {
             let members = conf.role_slots.iter_mut().filter_map(|slot| slot.member.as_mut());
@@ -291,8 +291,8 @@ impl Bench {
 
     fn drain(&mut self) {
         let mut left = 100_000;
-        // The shard hears the last configuration too: a rewrite that no bio waits for may wait for
-        // that.
+        // The shard must also get the last configuration: a rewrite that no bio waits for may wait
+        // for that.
         let is_heard = |bench: &Self| bench.shard.epoch == bench.epoch;
         while !self.busy.is_empty() || !self.flight.is_empty() || !is_heard(self) {
             self.end_one(left * 7);
@@ -311,7 +311,7 @@ impl Bench {
         assert_eq!(self.failed, 0);
     }
 
-    /// P and Q of what the members hold, the slow way; rows that do not fit.
+    /// The number of rows whose P and Q do not fit the members' data, computed the slow way.
     fn rows_that_do_not_fit(&self) -> usize {
         let layout = &self.conf.layout;
         (0..USED / 8).filter(|n| !self.row_fits(layout, n * 8)).count()
@@ -340,7 +340,7 @@ fn levels() -> impl Strategy<Value = (Level, u32, u32)> {
     ]
 }
 
-/// Steps: (what, where, how long).
+/// Steps: (kind, place, length).
 fn steps() -> impl Strategy<Value = Vec<(u8, u64, u64)>> {
     proptest::collection::vec((0u8..16, any::<u64>(), 1u64..100), 1..150)
 }
@@ -365,7 +365,7 @@ impl Bench {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Data are right and parity fits, however I/O ends.
+    /// Data is right and parity fits, in whatever order I/O ends.
     #[test]
     fn writes_and_reads(
         (level, number, disks) in levels(),
@@ -381,7 +381,8 @@ proptest! {
         prop_assert!(counts.woken <= counts.freed + bench.stripes as u64, "{:?}", counts);
     }
 
-    /// As many members as there is parity for fail at any moment; then others take their places.
+    /// As many members as parity makes up for fail at any time. Others take their places
+    /// afterwards.
     #[test]
     fn members_fail_and_are_rebuilt(
         (level, number, disks) in levels(),
@@ -397,7 +398,7 @@ proptest! {
         after.into_iter().for_each(|step| bench.step(step));
         bench.drain();
         bench.read_all();
-        // New members, full of nonsense.
+        // The new members are full of random data.
         for victim in victims.iter().map(|victim| (victim % disks) as usize) {
             bench.members[victim].fill(0xa5);
             bench.broken[victim] = false;
@@ -457,8 +458,8 @@ fn a_replacement_gets_all_that_its_member_gets() {
     assert_eq!(bench.rows_that_do_not_fit(), 0);
 }
 
-/// The member is gone, and what was copied from it is all that there is in its place: it gets
-/// parity, too.
+/// The member is gone, and its replacement holds the only copy of its blocks: it must get parity
+/// too.
 #[test]
 fn a_replacement_without_its_member_gets_parity_too() {
     for (level, disks) in [(Level::Raid5, 4), (Level::Raid6, 6)] {
@@ -508,7 +509,7 @@ fn a_block_that_cannot_be_read_is_computed_and_rewritten() {
     bench.drain();
     bench.sync(SyncAction::Check);
     bench.publish(|conf| conf.action = None);
-    // The cache is emptied by a resize.
+    // A resize empties the cache.
     bench.stripes = 1;
     bench.publish(|_| {});
     bench.submit(Op::Read, 0, 1);
@@ -519,8 +520,8 @@ fn a_block_that_cannot_be_read_is_computed_and_rewritten() {
     assert_eq!((bench.corrected, bench.lost.len(), bench.failed), (1, 0, 0));
 }
 
-/// Blocks that went to a member in one bio with one that failed are not to blame: neither are they
-/// corrected, nor does a write of them count as failed, be it to a member or to its replacement.
+/// Blocks that shared a bio with a failed block are not faulty: they are not corrected, and a write
+/// of them, to a member or its replacement, does not count as failed.
 #[test]
 fn only_the_block_fails_that_is_bad() {
     let blocks = |bench: &Bench| bench.unwritten.iter().map(|r| r.sector).collect::<Vec<_>>();
@@ -589,15 +590,15 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
     assert_eq!(bench.failed, 2);
 }
 
-/// Members get the very memory of a write of a whole stripe that is declared stable, and a copy of
-/// any other; and what was lent is forgotten.
+/// Members get the writer's own memory if a write covers a whole stripe and is declared stable, and
+/// a copy of the data otherwise. Lent memory does not stay in the cache.
 #[test]
 fn stable_memory_of_a_whole_stripe_is_not_copied() {
     for (flags, sectors, lent) in
         [(BioFlags::STABLE, 32, 2), (BioFlags::empty(), 32, 0), (BioFlags::STABLE, 16, 0)]
     {
         let mut bench = Bench::new(Level::Raid5, 2, 3, 4);
-        // Parity of chunks of 16 sectors: the first blocks of two of them are one stripe's data.
+        // With chunks of 16 sectors, the first blocks of two chunks are the data of one stripe.
         let mut bio = Bio::write(Sector(0), IoBuf::from_slice(&[7; 32 * 512][..sectors * 512]));
         (bio.flags, bio.user_data) = (flags, 1);
         let memory = bio.buf().expect("its own").as_ptr_range();
@@ -619,8 +620,8 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
     }
 }
 
-/// Two blocks of a row of RAID-5 are lost, one of a member that is being rebuilt. A write of the
-/// row meanwhile waits until they are on record as lost, and so takes them off the record again.
+/// Two blocks of a RAID-5 row are lost, one of them on a member that is being rebuilt. A write of
+/// the row waits until both are recorded as lost, and so takes them off the record again.
 #[test]
 fn what_is_lost_is_listed_before_it_is_rewritten() {
     let mut bench = Bench::new(Level::Raid5, 2, 3, 1);
@@ -640,14 +641,14 @@ fn what_is_lost_is_listed_before_it_is_rewritten() {
     bench.broken[1] = false;
     let numbers = |reports: &[Report]| reports.iter().map(|r| r.number.0).collect::<Vec<_>>();
     assert_eq!(numbers(&bench.lost), [1, 0]);
-    // A whole row, which could be written at once.
+    // A whole row, which could be written at once without that.
     bench.submit(Op::Write, 0, 8);
     bench.submit(Op::Write, 16, 8);
     assert_eq!((bench.flight.len(), bench.busy.len()), (0, 3), "it is not on record yet");
     let [first, second] = std::mem::take(&mut bench.lost).try_into().expect("two of them");
     bench.list(first);
     assert_eq!((bench.flight.len(), bench.busy.len()), (0, 3), "one is not on record yet");
-    // It is told again of the other.
+    // The other block is reported again.
     assert_eq!(numbers(&std::mem::take(&mut bench.lost)), [0]);
     bench.list(second);
     bench.drain();
@@ -663,21 +664,21 @@ fn what_is_lost_is_listed_before_it_is_rewritten() {
     assert!(bench.row_fits(&bench.conf.layout.clone(), 0));
 }
 
-/// A read that a removed member did not do is not done by the device that has its number and role
-/// by then.
+/// A read that a removed member did not do must not be sent to the device that has its number and
+/// role by then.
 #[test]
 fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
     for status in [Status::IoError, Status::Cancelled] {
         let mut bench = Bench::new(Level::Raid5, 2, 3, 4);
         bench.submit(Op::Write, 0, 64);
         bench.drain();
-        // The cache is emptied by a resize.
+        // A resize empties the cache.
         bench.stripes = 1;
         bench.publish(|_| {});
         bench.turn(|_, _, _| {});
         bench.stripes = 4;
         bench.publish(|_| {});
-        // The neighbours are read to be compared, two blocks at a time.
+        // The neighbours are read for the comparison, two blocks at a time.
         bench.publish(|conf| conf.action = Some(SyncAction::Check));
         let mut check = Bio::without_data(Op::Discard, Sector(0), 2 * BLOCK_BYTES as u64);
         check.user_data = bench.next;
@@ -697,7 +698,7 @@ fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
         let to_successor = |(number, bio): &(u32, Box<Bio>)| *number == 0 && bio.op == Op::Read;
         assert!(!bench.flight.iter().any(to_successor), "{status:?}");
         bench.drain();
-        // The check was given up.
+        // The check was cancelled.
         assert_eq!(std::mem::take(&mut bench.failed), 1);
         bench.read_all();
     }
