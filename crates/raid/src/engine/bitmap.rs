@@ -141,8 +141,7 @@ impl Bitmap {
         match self.words[word].load(Acquire) {
             SET => true,
             seen if seen & (STATE | USED) == SET | USED => {
-                // This fails only if a writer changed the word meanwhile: the word is in use all
-                // the same.
+                // A failure means that the word has changed meanwhile: the next pass looks again.
                 let _ = self.change(word, seen, SET);
                 false
             }

@@ -2,8 +2,7 @@
 //! blocks.
 //!
 //! A stripe has one block for each member. A block is *up to date* if the cache has the content
-//! that the member has, or would have if it were there. A block is *lost* if it is neither up to
-//! date nor readable.
+//! that the member has or must get. A block is *lost* if it is neither up to date nor readable.
 //!
 //! Source: `handle_stripe_dirtying`, `fetch_block` and `handle_stripe` of Linux
 //! `drivers/md/raid5.c` as facts.

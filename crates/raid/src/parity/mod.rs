@@ -15,6 +15,7 @@
 //! panics.
 //!
 //! # Recovery
+//!
 //! S is the xor, and T the Q, of the remaining data (a lost member counts as zero);
 //! [`Parity::pq_of`] computes both together:
 //!

@@ -1,6 +1,7 @@
 //! The records of an array on its members: superblocks, the write-intent bitmap, empty partial
 //! parity logs.
 //!
+//! Invariants:
 //! * Superblocks are never newer than the state that they rely on: before they are written, members
 //!   are flushed, and the bitmap and the logs are written.
 //! * A member that fails a write is marked as failed, and the others record that before the call

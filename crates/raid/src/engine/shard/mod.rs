@@ -7,6 +7,7 @@
 //! An *item* is a bio, or a part of one, that lies in one region of the members and so in one
 //! shard. It is attached to its stripes piece by piece, and ends when all of them are done with it.
 //!
+//! Invariants:
 //! * Items that find no idle stripe wait in line. Only the state of this shard decides whether one
 //!   may go on. Each stripe that becomes idle lets the first item of the line go on (`wake`), then
 //!   the next ones while stripes are idle. No item outside the line takes an idle stripe before
