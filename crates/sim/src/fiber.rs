@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * A fiber runs until it pauses; nothing else runs meanwhile.
-//! * `pause` is called on a fiber only; `is_inside` tells.
-//! * A fiber that never ends is never unwound: everything on its stack is left there for ever. That
-//!   happens only after a failure, when the simulation is given up.
+//! * Only a fiber may call `pause`; `is_inside` says whether the caller runs on one.
+//! * A fiber that does not end is never unwound: the values on its stack are leaked. This happens
+//!   only after a failure, when the simulation is abandoned.
 
 #![allow(unsafe_code, reason = "a fiber leaves its stack by a pointer to what called it")]
 
@@ -21,11 +21,11 @@ const STACK: usize = 256 << 10;
 /// Why a fiber pauses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
-    /// Others may go on first.
+    /// It lets other fibers go on first.
     Step,
-    /// It polls for the work of others, without success so far.
+    /// It polls for the work of others and has found none so far.
     Spin,
-    /// It waits for what was noted with the world.
+    /// It sleeps until the world wakes it, or until the time that it told the world.
     Sleep,
 }
 
@@ -41,16 +41,16 @@ pub(crate) struct Fiber {
 pub(crate) enum Ran {
     /// It paused.
     Paused(Pause),
-    /// It is over.
+    /// It ended.
     Ended,
     /// It panicked.
     Panicked(Box<dyn Any + Send>),
 }
 
 thread_local! {
-    /// The running fiber's way back.
+    /// The yielder of the running fiber, by which it returns to the scheduler.
     static YIELDER: Cell<Option<*const Yielder<(), Pause>>> = const { Cell::new(None) };
-    /// Fibers that go on only tell where they are.
+    /// Set while a resumed fiber must only report where it paused.
     static ASKED: Cell<bool> = const { Cell::new(false) };
     static TOLD: RefCell<Option<String>> = const { RefCell::new(None) };
     /// Stacks of fibers that have ended.
@@ -69,7 +69,7 @@ impl Fiber {
         Fiber { coroutine: Some(coroutine) }
     }
 
-    /// Let it run until it pauses or ends.
+    /// Let the fiber run until it pauses or ends.
     pub(crate) fn resume(&mut self) -> Ran {
         let coroutine = self.coroutine.as_mut().expect("it has not ended");
         let ran = catch_unwind(AssertUnwindSafe(|| coroutine.resume(())));
@@ -87,8 +87,8 @@ impl Fiber {
         }
     }
 
-    /// The place where it pauses: the functions of ours on its stack, the innermost first. It
-    /// cannot go on after this.
+    /// The place where the fiber pauses: the functions of our crates on its stack, the innermost
+    /// first. The fiber cannot go on after this call.
     pub(crate) fn where_it_is(&mut self) -> String {
         ASKED.set(true);
         let _ = self.resume();
@@ -105,7 +105,7 @@ impl Fiber {
 
 impl Drop for Fiber {
     fn drop(&mut self) {
-        // Unwinding it would run code of a stack that has failed.
+        // Unwinding would run destructors on a stack that has failed.
         std::mem::forget(self.coroutine.take());
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn is_inside() -> bool {
     YIELDER.get().is_some()
 }
 
-/// Let others go on; returns when the fiber's turn has come again.
+/// Let other fibers go on; returns when this fiber's turn has come again.
 ///
 /// # Panics
 /// Outside a fiber.
@@ -126,12 +126,12 @@ pub(crate) fn pause(why: Pause) {
     YIELDER.set(Some(yielder));
     if ASKED.get() {
         TOLD.set(Some(own_functions(&Backtrace::force_capture().to_string())));
-        // SAFETY: as above. Nobody resumes it any more.
+        // SAFETY: as above. The scheduler never resumes this fiber again.
         unsafe { (*yielder).suspend(why) };
     }
 }
 
-/// The part of a backtrace that is about functions of ours.
+/// The functions of our crates in a backtrace.
 fn own_functions(backtrace: &str) -> String {
     let ours = backtrace.lines().map(str::trim).filter(|line| {
         line.contains("drystone_")

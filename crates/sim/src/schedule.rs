@@ -1,10 +1,10 @@
-//! Which fiber goes on, and how time passes: all of it decided by the seed.
+//! The scheduler of fibers: the seed decides which fiber goes on and how time passes.
 //!
 //! Invariants:
-//! * Time stands while a fiber runs, moves a little whenever one pauses, and jumps to what happens
-//!   next when all sleep. So a simulated second costs nothing, and no fiber's speed is anybody's
-//!   promise.
-//! * A fiber that spins goes on only when no other can, or by a rare chance.
+//! * Time stands still while a fiber runs, moves a little at each pause, and jumps to the next
+//!   event when all fibers sleep. So a simulated second costs nothing, and no result depends on the
+//!   speed of a fiber.
+//! * A spinning fiber goes on only when no other fiber can, or by a rare chance.
 
 #[cfg(drystone_sim)]
 use crate::fiber;
@@ -14,21 +14,21 @@ use crate::world::{FiberId, World};
 use drystone_core::clock::Ns;
 use fastrand::Rng;
 
-/// The hostility of the order.
+/// How often fibers change, and how long they stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Points that a fiber passes on the average before others go on; 0 is no limit.
+    /// Points that a fiber passes on average before others go on; 0 is no limit.
     pub points: u64,
-    /// Of a million pauses at a point so many are long: the thread has lost its processor.
+    /// Of a million pauses at a point, so many are long, as if the thread had lost its processor.
     pub stalls_ppm: u32,
-    /// The longest of these.
+    /// The longest such stall.
     pub stall_max_ns: Ns,
-    /// The longest that a pause takes.
+    /// The longest time that an ordinary pause takes.
     pub pause_max_ns: Ns,
 }
 
 impl Policy {
-    /// One of the many, from a seed: some change fibers at every point, some hardly ever.
+    /// A random policy: some change fibers at every point, some hardly ever.
     pub fn random(rng: &mut Rng) -> Self {
         let points = [1, 3, 10, 30, 100, 300, 1000, 0];
         Policy {
@@ -40,18 +40,18 @@ impl Policy {
     }
 }
 
-/// Pauses for each fiber in which nothing happens before time jumps to what happens next: some more
-/// than anybody looks before it sleeps, so that nobody's short wait takes as long as something
-/// else.
+/// Pauses for each fiber, without an event, before time jumps towards the next event. The number is
+/// larger than the number of polls that any fiber makes before it sleeps. So a short wait never
+/// lasts until an unrelated event.
 const QUIET_MAX: usize = 500;
-/// The most by which time jumps then, the first time; each further time twice as far, up to a
-/// second. Some of these fibers may be about to take what has happened long ago: a minute later
-/// nobody would call that alive.
+/// The first such jump at most; each further one doubles, up to a second. The bound is small
+/// because some fibers may be about to take an event that happened before. After a jump of a minute
+/// they would look as if they hung.
 const LEAP_NS: Ns = 1_000_000;
 const LEAP_MAX_NS: Ns = 1_000_000_000;
-/// Pauses in which nothing happens before it is said that nothing will any more. While a disk has
-/// an operation its end will happen: a stall may outlast so many pauses of fibers that sleep for
-/// short times.
+/// Pauses without an event before the scheduler reports a livelock. A disk that has an operation
+/// prevents the report, because the operation will end. Its stall may last for so many pauses of
+/// fibers that sleep for short times.
 const PAUSES_MAX: u64 = 20_000_000;
 
 struct Entry {
@@ -72,17 +72,17 @@ pub struct Scheduler {
     able: Vec<FiberId>,
     pauses: u64,
     pauses_max: u64,
-    /// The count of events in the world at the last pause, and a measure of the time since that
-    /// changed.
+    /// The count of events in the world at the last pause. `quiet` counts pauses since it changed,
+    /// and `leap` is the next jump.
     happened: u64,
     quiet: usize,
     leap: Ns,
 }
 
-/// The way a simulation that did not go well ended.
+/// The failure that ended a simulation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stuck {
-    /// Somebody found a fault.
+    /// A check found a fault.
     Found(String),
     /// A fiber panicked.
     Panicked {
@@ -91,12 +91,12 @@ pub enum Stuck {
         /// Its message.
         message: String,
     },
-    /// Fibers wait, and nothing will happen any more.
+    /// All fibers wait, and no event is left.
     Deadlock {
         /// Their names.
         waiting: Vec<String>,
     },
-    /// Fibers look for something all the time, and nothing happens.
+    /// Fibers poll all the time, and no event happens.
     Livelock {
         /// Their names.
         spinning: Vec<String>,
@@ -136,10 +136,10 @@ impl Scheduler {
         }
     }
 
-    /// Run until all fibers have ended; with a mistake, if there must be one.
+    /// Run until all fibers have ended; with the mistake, if one is given.
     ///
     /// # Errors
-    /// Why they do not.
+    /// The reason why they do not end.
     pub fn run(&mut self, mistake: Option<&'static str>) -> Result<(), Stuck> {
         let _points = Points::begin(mistake);
         self.adopt();
@@ -169,7 +169,7 @@ impl Scheduler {
         }
     }
 
-    /// The fiber that goes on: one of those that are able, preferably one that does not spin.
+    /// The next fiber to run: one that can go on, preferably one that does not spin.
     fn choose(&mut self) -> Option<FiberId> {
         let spins = |id: &FiberId| self.fibers[*id].spins;
         if self.able.iter().all(spins) {
@@ -241,7 +241,7 @@ impl Scheduler {
         if self.pauses > self.pauses_max && !self.world.has_disk_operations() {
             return Err(Stuck::Livelock { spinning: self.names() });
         }
-        // A fiber that spins would go on looking for long.
+        // A spinning fiber would poll for long: its pauses count more.
         self.quiet += if pause == Pause::Spin { 8 } else { 1 };
         let took = 1 + self.rng.u64(0..self.policy.pause_max_ns);
         self.world.pass(took);
@@ -252,7 +252,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Fibers that only look for something do so until it happens: let it happen.
+    /// Moves time towards the next event if fibers have polled for long without one.
     fn look_for_news(&mut self, happened: u64) {
         if std::mem::replace(&mut self.happened, happened) != happened {
             (self.quiet, self.pauses, self.leap) = (0, 0, LEAP_NS);
@@ -266,7 +266,7 @@ impl Scheduler {
         }
     }
 
-    /// Points that the next fiber passes.
+    /// The number of points that the next fiber passes before it stops.
     fn steps(&mut self) -> u64 {
         match self.policy.points {
             0 => u64::MAX,
@@ -282,7 +282,7 @@ fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     format!("{} ({place})", text.unwrap_or_else(|| "without a word".to_owned()))
 }
 
-/// The points of this thread lead here while this lives.
+/// While this value lives, the points of this thread call the scheduler.
 struct Points;
 
 #[cfg(drystone_sim)]
@@ -306,8 +306,8 @@ impl Drop for Points {
     }
 }
 
-/// A point that is not passed. While a panic unwinds a fiber no other one goes on: the fiber is at
-/// its end.
+/// The point at which the running fiber stops. A fiber that a panic unwinds does not stop: no other
+/// fiber runs before it has ended.
 #[cfg(drystone_sim)]
 fn stop(point: drystone_core::sim::Point) {
     use drystone_core::sim::Point;
@@ -324,7 +324,7 @@ fn stop(point: drystone_core::sim::Point) {
     });
 }
 
-/// A build without points: fibers change only where they sleep.
+/// In a build without points, fibers change only where they sleep.
 #[cfg(not(drystone_sim))]
 impl Points {
     fn begin(_: Option<&'static str>) -> Self {
@@ -339,7 +339,7 @@ mod tests {
     use super::*;
     use crate::disk::{Disk, DiskOptions, Latency};
 
-    /// A fiber sleeps for short times until something has happened.
+    /// Runs a fiber that sleeps for short times until an event has happened.
     fn look(is_disk_busy: bool) -> Result<(), Stuck> {
         let world = World::new(false);
         let latency = Latency::constant(1_000_000);

@@ -3,10 +3,10 @@
 use drystone_core::clock::{Clock, Ns};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// When a simulation begins. Not zero, which the block layer takes for "no reading".
+/// The time when a simulation begins. Not zero, which the block layer takes for "no reading".
 pub const START_NS: Ns = 1_000_000_000;
 
-/// Moves only when the simulation moves it.
+/// The clock, which only the simulation moves.
 pub(super) struct SimClock {
     now: AtomicU64,
 }
@@ -16,7 +16,7 @@ impl SimClock {
         SimClock { now: AtomicU64::new(START_NS) }
     }
 
-    /// Move it to `at`, unless it is later already.
+    /// Move the clock to `at`, unless it is later already.
     pub(super) fn move_to(&self, at: Ns) {
         self.now.fetch_max(at, Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Backings that the file driver stands on in a simulation.
+//! Simulated backings of the file driver.
 
 use super::ring::disk_descriptor;
 use super::{DiskId, World};
@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::RawFd;
 
 impl World {
-    /// The backing that the file driver stands on, for a disk.
+    /// The backing of the file driver for a disk.
     pub fn backing(&self, disk: DiskId) -> Box<dyn Backing> {
         Box::new(SimFile { world: self.clone(), disk })
     }
@@ -32,8 +32,7 @@ impl Backing for SimFile {
         Ok(())
     }
 
-    /// A flush that loses something always says so, so there is no loss left of which nobody was
-    /// told.
+    /// A simulated flush that loses data always fails, so no loss stays unreported.
     fn reopened(&self) -> Option<Box<dyn Backing>> {
         Some(self.world.backing(self.disk))
     }

@@ -1,11 +1,11 @@
 //! The world that a simulated stack runs in: time, disks, rings, and sleeping fibers.
 //!
 //! Invariants:
-//! * One thread at a time is in a world, and a fiber never pauses while it has the lock: nothing of
-//!   the block layer is called under it, so it is never waited for. It is a lock only because
-//!   rings, clocks and wakers must be able to move between threads.
-//! * Later events stand in `events` by time, and by number where the time is the
-//!   same: the order is the same in every run.
+//! * One thread at a time is in a world. A fiber never pauses while it has the lock, and calls
+//!   nothing of the block layer under it. So the lock is never contended. It exists only because
+//!   rings, clocks and wakers must be `Send`.
+//! * `events` is ordered by time, and at the same time by number, so the order is the same in every
+//!   run.
 
 #![allow(unsafe_code, reason = "a simulated ring reads and writes the memory of its operations")]
 #![expect(
@@ -38,14 +38,14 @@ pub type FiberId = usize;
 /// Number of a disk.
 pub type DiskId = usize;
 type RingId = usize;
-/// Hears of each change of a disk just before it.
+/// A function that is called just before each change of a disk.
 pub type Observer = Rc<dyn Fn(DiskId)>;
 
-/// Something that happens at its time.
+/// An event that is due at a time.
 enum Due {
     /// An operation of a disk is over.
     Disk { disk: DiskId, op: OpId, ring: RingId, token: Token, memory: Memory },
-    /// An operation that its disk does not answer any more.
+    /// An operation of a severed ring, which ends with ENODEV.
     Gone { ring: RingId, token: Token },
     /// A timer of a ring.
     Timer { ring: RingId, token: Token },
@@ -54,7 +54,7 @@ enum Due {
 }
 
 impl Due {
-    /// The disk that it changes, or of which it makes something durable.
+    /// The disk that the event changes, or whose data it makes durable.
     fn changes(&self) -> Option<DiskId> {
         match self {
             Due::Disk { disk, memory, .. } if memory.0.is_empty() => Some(*disk),
@@ -63,14 +63,14 @@ impl Due {
     }
 }
 
-/// The memory to which the data of a read goes; of anything else nothing.
+/// The memory for the data of a read; empty for other operations.
 #[derive(Default)]
 struct Memory(Vec<Segment>);
 
 /// A fiber that sleeps.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sleeper {
-    /// Until this time, or for ever.
+    /// The end of its sleep; `None` is never.
     until: Option<Ns>,
     awake: bool,
 }
@@ -82,16 +82,16 @@ struct State {
     disks: Vec<Disk>,
     rings: Vec<RingState>,
     net: Net,
-    /// By fiber; those that do not sleep are awake.
+    /// The state of each fiber; one that does not sleep is `awake`.
     sleepers: Vec<Sleeper>,
     spawned: Vec<(String, Body)>,
     running: FiberId,
     failure: Option<String>,
-    /// Lines of the trace, if there must be one.
+    /// Lines of the trace, if one is wanted.
     trace: Option<Vec<(Ns, FiberId, String)>>,
-    /// The memory of each I/O, for the trace: begin, bytes, I/O.
+    /// The memory of each I/O, for the trace: first address, length in bytes, number of the I/O.
     memory: BTreeMap<usize, (usize, u64)>,
-    /// A sum over all that happened: the same in runs that are the same.
+    /// A hash of all events: identical runs have the same digest.
     digest: u64,
     happened: u64,
     pauses: u64,
@@ -118,7 +118,7 @@ impl std::fmt::Debug for World {
 }
 
 impl World {
-    /// An empty world at its beginning; `trace` keeps what happens in it.
+    /// An empty world at its begin; `trace` keeps a trace of its events.
     pub fn new(trace: bool) -> Self {
         let state = State {
             events: BTreeMap::new(),
@@ -143,7 +143,7 @@ impl World {
     fn state(&self) -> MutexGuard<'_, State> {
         match self.0.state.try_lock() {
             Ok(state) => state,
-            // A fiber panicked in there. That ends the run, and is told.
+            // A fiber panicked while it had the lock. The panic ends the run and is reported.
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
                 unreachable!("nobody is in the world while somebody else is")
@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// The time.
+    /// The simulated time.
     pub fn now(&self) -> Ns {
         self.0.clock.now()
     }
@@ -161,7 +161,7 @@ impl World {
         self.0.clock.clone()
     }
 
-    /// Let time pass.
+    /// Move the clock forward.
     pub(crate) fn pass(&self, ns: Ns) {
         self.0.clock.move_to(self.now() + ns);
     }
@@ -175,12 +175,13 @@ impl World {
         std::mem::take(&mut self.state().spawned)
     }
 
-    /// Put into the trace what all rings wait for.
+    /// Write into the trace what each ring waits for.
     pub(crate) fn describe_rings(&self) {
         self.state().describe_rings(self.now());
     }
 
-    /// The simulation has found a fault: it ends at the next point, with this sentence.
+    /// Report a fault: the simulation ends at the next point, with this sentence. Only the first
+    /// fault counts.
     pub fn fail(&self, sentence: impl Into<String>) {
         let mut state = self.state();
         let sentence = sentence.into();
@@ -194,12 +195,12 @@ impl World {
         self.state().failure.clone()
     }
 
-    /// Add `value` to what makes this run this run.
+    /// Mix `value` into the digest of the run, and count an event.
     pub fn digest(&self, value: u64) {
         self.state().add(value);
     }
 
-    /// The sum of all that happened, and of how much.
+    /// The digest of all events, and their number.
     pub fn sum(&self) -> (u64, u64) {
         let state = self.state();
         (state.digest, state.happened)
@@ -210,13 +211,13 @@ impl World {
         self.state().pauses
     }
 
-    /// Keep a line for the trace.
+    /// Add a line to the trace, if one is wanted.
     pub fn note(&self, line: impl FnOnce() -> String) {
         self.state().note(self.now(), line);
     }
 
-    /// The memory of I/O `number`, so that the trace can tell its way; none of it once it has
-    /// ended.
+    /// Tell the trace which memory I/O `number` uses, so that disk operations can name the I/O;
+    /// `None` once it has ended.
     pub fn memory_of(&self, number: u64, memory: Option<&[u8]>) {
         let mut state = self.state();
         if state.trace.is_none() {
@@ -240,7 +241,7 @@ impl World {
         self.state().running
     }
 
-    /// A fiber goes on.
+    /// Note that a fiber goes on.
     pub(crate) fn set_running(&self, fiber: FiberId) {
         let mut state = self.state();
         state.running = fiber;
@@ -248,12 +249,12 @@ impl World {
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
     }
 
-    /// A new fiber: it does not sleep.
+    /// Add a new fiber, which does not sleep.
     pub(crate) fn add_sleeper(&self) {
         self.state().sleepers.push(Sleeper { until: None, awake: true });
     }
 
-    /// Let what is due happen. `able` are then those of the `living` fibers that can go on.
+    /// Let all due events happen. `able` then has the `living` fibers that can go on.
     pub(crate) fn round(&self, living: &[FiberId], able: &mut Vec<FiberId>) -> Round {
         let now = self.now();
         let state = self.deliver(now);
@@ -271,7 +272,7 @@ impl World {
         }
     }
 
-    /// Let what is due happen; nobody is told of it under the lock.
+    /// Let all due events happen. The observer is called without the lock.
     fn deliver(&self, now: Ns) -> MutexGuard<'_, State> {
         let mut state = self.state();
         while let Some(first) = state.events.first_entry().filter(|first| first.key().0 <= now) {
@@ -288,7 +289,7 @@ impl World {
         state
     }
 
-    /// When something happens by itself next: an event, or the end of a sleep.
+    /// The time of the next event, or of the next end of a sleep.
     pub(crate) fn next_time(&self) -> Option<Ns> {
         let state = self.state();
         let event = state.events.keys().next().map(|(at, _)| *at);
@@ -327,8 +328,7 @@ impl World {
         self.sleep_until(self.now() + ns);
     }
 
-    /// Others may go on before the running fiber, which looks for something; outside of fibers
-    /// nothing.
+    /// The running fiber polls: let others go on first. Outside a fiber this does nothing.
     pub(crate) fn give_way(&self) {
         if fiber::is_inside() {
             fiber::pause(Pause::Spin);
@@ -342,7 +342,7 @@ impl World {
         self.get_up();
     }
 
-    /// A sleeping fiber must look again.
+    /// Wake a sleeping fiber.
     pub(crate) fn wake(&self, fiber: FiberId) {
         self.state().sleepers[fiber].awake = true;
     }
@@ -353,7 +353,7 @@ impl World {
         state.sleepers[fiber] = Sleeper { until, awake: false };
     }
 
-    /// A fiber that could go on does not before `until`.
+    /// Stall a fiber until `until`, although it could go on.
     pub(crate) fn stall(&self, fiber: FiberId, until: Ns) {
         self.state().sleepers[fiber] = Sleeper { until: Some(until), awake: false };
     }
@@ -364,8 +364,8 @@ impl World {
         state.sleepers[fiber] = Sleeper { until: None, awake: true };
     }
 
-    /// From now on `observer` hears of each operation of a disk, but of reads, just before it
-    /// begins, ends or is cancelled. It may look at the world, and must not pause.
+    /// Set the observer. It is called just before an operation of a disk other than a read begins,
+    /// ends or is cancelled. It may look at the world, and must not pause.
     pub fn observe(&self, observer: Option<Observer>) {
         let before = std::mem::replace(&mut self.state().observer, observer);
         drop(before);
@@ -401,13 +401,13 @@ impl World {
         self.state().disks.len()
     }
 
-    /// Do something to a disk. Nothing of the block layer may be called in it.
+    /// Call `act` with a disk. `act` must not call the block layer, because the world is locked.
     pub fn disk<R>(&self, disk: DiskId, act: impl FnOnce(&mut Disk) -> R) -> R {
         act(&mut self.state().disks[disk])
     }
 
-    /// The process that all rings so far are of is over: no disk answers them any more, and
-    /// everything that they asked for ends with ENODEV now.
+    /// The process of all present rings has ended: no disk answers them any more, and all their
+    /// operations end with ENODEV now.
     pub fn sever(&self) {
         let now = self.now();
         let mut state = self.state();
@@ -433,11 +433,11 @@ impl World {
     }
 }
 
-/// The result of a look at the world.
+/// The result of a round of the world.
 pub(crate) struct Round {
-    /// There are new fibers.
+    /// True if there are new fibers.
     pub(crate) spawned: bool,
-    /// A fault was found.
+    /// True if a fault was found.
     pub(crate) failed: bool,
     /// The count of events so far.
     pub(crate) happened: u64,
@@ -485,12 +485,12 @@ impl State {
         done.result as i32
     }
 
-    /// An operation of a ring is over.
+    /// Ends an operation of a ring.
     fn end(&mut self, ring: RingId, token: Token, result: i32) {
         self.push(ring, RingEvent { token, result, buffers: Default::default() });
     }
 
-    /// An event for a ring; its sleeper and its watchers are woken.
+    /// Give a ring an event; wakes its sleeper and its watchers.
     pub(super) fn push(&mut self, ring: RingId, event: RingEvent) {
         let state = &mut self.rings[ring];
         if !state.alive {

@@ -1,10 +1,10 @@
 //! A context's ring in a simulation: file operations go to simulated disks.
 //!
 //! Invariants:
-//! * An operation that was started and not submitted has reached no disk: a layer that forgets to
-//!   submit is seen to hang.
-//! * A ring that is dropped gets no more events, and nothing is written to the memory of what it
-//!   started: its context made sure that nobody waits for it.
+//! * An operation that was started and not submitted has reached no disk, so a layer that forgets
+//!   to submit hangs.
+//! * A dropped ring gets no more events, and its operations write to no memory: its context has
+//!   made sure that nobody waits for them.
 
 use super::{DiskId, Due, FiberId, Memory, RingId, State, World};
 use crate::disk::DiskOp;
@@ -25,13 +25,13 @@ pub(super) fn disk_descriptor(disk: DiskId) -> RawFd {
 /// Everything that the world knows of a ring.
 pub(super) struct RingState {
     pub(super) alive: bool,
-    /// It reaches no disk any more: its process is over.
+    /// True if its process has ended: it reaches no disk any more.
     pub(super) severed: bool,
     pub(super) events: Vec<RingEvent>,
     pub(super) in_flight: usize,
     woken: bool,
     sleeper: Option<FiberId>,
-    /// Rings that want to know of news here, and by which token.
+    /// Rings that watch this one, and the token of the event that each gets.
     watchers: Vec<(RingId, Token)>,
 }
 
@@ -47,7 +47,8 @@ impl State {
         }
     }
 
-    /// Watches end with their ring, and their events are none that were started.
+    /// Gives a watcher its event. A watch is no operation: it does not count as in flight, and ends
+    /// with its ring.
     fn tell(&mut self, watcher: RingId, token: Token) {
         let state = &mut self.rings[watcher];
         if !state.alive || state.events.iter().any(|event| event.token == token) {
@@ -59,7 +60,7 @@ impl State {
         }
     }
 
-    /// Lines of the trace on what all rings wait for.
+    /// Writes into the trace what each ring waits for.
     pub(super) fn describe_rings(&mut self, now: Ns) {
         for id in 0..self.rings.len() {
             let RingState { alive, events, in_flight, woken, sleeper, watchers, .. } =
@@ -96,8 +97,7 @@ impl State {
         self.at(at.max(now), Due::Disk { disk, op, ring, token, memory });
     }
 
-    /// The operation that a disk is asked for, and the I/Os of the workload that it is for, as far
-    /// as its memory tells.
+    /// The operation in words, and the workload's I/O that it serves, if its memory tells.
     fn whose(&self, op: &DiskOp, from: usize) -> String {
         let (what, bytes) = match op {
             DiskOp::Read { offset, length } => (format!("read at {offset}"), *length),
@@ -115,7 +115,7 @@ impl State {
         format!("{what}, {bytes} bytes{whose}")
     }
 
-    /// The operation that a ring started with `token`, if it has not ended.
+    /// The event of the operation that a ring started with `token`, if it has not ended.
     fn started(&self, ring: RingId, token: Token) -> Option<(Ns, u64)> {
         let of_ring = |due: &Due| match due {
             Due::Disk { ring: r, token: t, .. }
@@ -126,12 +126,12 @@ impl State {
         self.events.iter().find(|(_, due)| of_ring(due)).map(|(key, _)| *key)
     }
 
-    /// The disk that is changed by what a ring started with `token`.
+    /// The disk that the operation with `token` changes.
     fn disk_in_use(&self, ring: RingId, token: Token) -> Option<DiskId> {
         self.events[&self.started(ring, token)?].changes()
     }
 
-    /// End what a ring started with `token`, if that is possible.
+    /// Cancel the operation with `token`, if possible.
     fn cancel(&mut self, ring: RingId, token: Token) {
         let Some(key) = self.started(ring, token) else {
             return self.net_cancel(ring, token);
@@ -171,13 +171,13 @@ enum Begun {
 struct Started {
     file: RingFile,
     op: DiskOp,
-    /// The address at which its memory begins.
+    /// The address of its memory.
     from: usize,
     memory: Memory,
     token: Token,
 }
 
-/// The ring itself.
+/// The simulated ring of one context.
 pub(super) struct SimRing {
     world: World,
     id: RingId,
@@ -206,7 +206,7 @@ impl SimRing {
         SimRing { world, id, started: Vec::new(), waker }
     }
 
-    /// See what the ring's owner has done to its sockets by itself.
+    /// Notice closes and shutdowns of sockets that the owner did without the ring.
     fn look(&self) {
         let now = self.world.now();
         self.world.state().net_look(now, Some(self.id));
@@ -289,7 +289,7 @@ impl Ring for SimRing {
                 Begun::Net { fd, op, token } => {
                     self.world.state().net_begin(now, self.id, fd, op, token);
                 }
-                // A device asks the world itself, which must not be locked then.
+                // A query may call the world, so the world must not be locked here.
                 Begun::Query(query, token) => {
                     let (result, buffers) = query.run();
                     self.world.state().push(self.id, RingEvent { token, result, buffers });
@@ -301,7 +301,7 @@ impl Ring for SimRing {
     fn wait(&mut self, deadline: Option<Ns>) {
         self.submit();
         self.look();
-        // A system call takes its time, also when there is nothing to wait for.
+        // A system call takes time even if an event is there already.
         self.world.give_way();
         let is_over = |at: Ns| deadline.is_some_and(|deadline| deadline <= at);
         while !self.world.state().has_news(self.id) && !is_over(self.world.now()) {
@@ -367,8 +367,7 @@ impl Waker for SimWaker {
     }
 }
 
-/// The operation that a disk is asked for, where its memory begins, and where the data of a read
-/// goes.
+/// The disk operation of `op`, the address of its memory, and where the data of a read goes.
 ///
 /// # Safety
 /// The operation's memory is valid now, and that of a read until it ends.
@@ -423,7 +422,7 @@ unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, usize, Mem
 }
 
 impl Memory {
-    /// Put `data` where the operation reads to.
+    /// Copy `data` to the memory of the read.
     pub(super) fn write(&self, mut data: &[u8]) {
         for segment in &self.0 {
             let n = data.len().min(segment.len);

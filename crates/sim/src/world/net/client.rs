@@ -1,4 +1,4 @@
-//! The client's end of a connection, and the network as the simulation sees it.
+//! The client's end of a connection, and the simulation's calls to the network.
 
 use super::super::{State, World};
 use super::witness::Witness;
@@ -10,7 +10,7 @@ use fastrand::Rng;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-/// Why nothing comes any more.
+/// The reason why no more bytes come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// The other end has closed.
@@ -20,7 +20,7 @@ pub enum Gone {
 }
 
 impl World {
-    /// The network is like this from now on.
+    /// Set the properties of the network.
     pub fn set_net(&self, options: NetOptions, seed: u64) {
         let mut state = self.state();
         state.net.options = options;
@@ -38,7 +38,7 @@ impl World {
         (id, socket)
     }
 
-    /// Connect to a listener, whose server accepts when it likes; none if nobody listens.
+    /// Connect to a listener; its server accepts later. `None` if no server listens.
     pub fn connect(&self, listener: ListenerId) -> Option<ClientSocket> {
         let now = self.now();
         let mut state = self.state();
@@ -54,7 +54,7 @@ impl World {
         Some(ClientSocket { world: self.clone(), id })
     }
 
-    /// See what the server has done to its sockets by itself.
+    /// Notice closes and shutdowns of sockets that the server did without a ring.
     pub fn look_at_sockets(&self) {
         let now = self.now();
         self.state().net_look(now, None);
@@ -87,7 +87,7 @@ impl ClientSocket {
         &self.world
     }
 
-    /// Send what there is room for; 0 if there is none now.
+    /// Send as many bytes as there is room for; 0 if there is no room now.
     ///
     /// # Errors
     /// The server takes no more.
@@ -111,7 +111,7 @@ impl ClientSocket {
         Ok(n)
     }
 
-    /// Take what has arrived; nothing if nothing has.
+    /// Take the bytes that have arrived. Returns their number, which may be 0.
     ///
     /// # Errors
     /// Nothing more comes.
@@ -131,7 +131,7 @@ impl ClientSocket {
         Ok(n)
     }
 
-    /// The fiber sleeps until something happens to the socket, or it is `until`.
+    /// The fiber sleeps until an event of the socket, or until `until`.
     pub fn wait(&self, until: Option<Ns>) {
         let mut state = self.world.state();
         state.net.connections[self.id].sleeper = Some(state.running);
@@ -140,7 +140,7 @@ impl ClientSocket {
         self.world.state().net.connections[self.id].sleeper = None;
     }
 
-    /// Send no more, but receive.
+    /// Shut down the sending side.
     pub fn end(&self) {
         let now = self.world.now();
         let mut state = self.world.state();
@@ -150,7 +150,7 @@ impl ClientSocket {
         }
     }
 
-    /// Close it without a word of farewell: the server's operations fail.
+    /// Reset the connection: the server's operations fail.
     pub fn reset(self) {
         let now = self.world.now();
         let mut state = self.world.state();
@@ -174,7 +174,8 @@ impl Drop for ClientSocket {
     }
 }
 
-/// A send that waited for a client that has closed finds room, and then that nobody is there.
+/// Runs a send that waits for a client that closes: it first finds room, and then that the client
+/// is gone.
 fn connection_closed(state: &mut State, now: Ns, id: ConnectionId) {
     state.net.connections[id].to_client.arrived.clear();
     state.pump_send(now, id);

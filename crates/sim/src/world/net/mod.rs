@@ -1,4 +1,4 @@
-//! Simulated stream sockets: bytes take their time, come in pieces, and wait where nobody reads.
+//! Simulated stream sockets: bytes need time, come in pieces, and wait until the peer reads them.
 //!
 //! ```text
 //!   client fiber --to_server--> [arrived] --> Recv of the server's ring
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Invariants:
-//! * The server's end is a descriptor, because the server owns and closes descriptors: one end of a
-//!   real pair of Unix sockets over which no byte ever goes. The world keeps the other end and sees
-//!   from it what the server does without its ring: shut down, close. So the server's own questions
-//!   to the kernel are answered, too. Numbers of descriptors are never part of what happens.
-//! * Bytes of one way arrive in their order, its end after them.
+//! * The server's end is a real descriptor, because the server owns and closes descriptors: one end
+//!   of a pair of Unix sockets, over which no byte ever goes. The world keeps the other end. It
+//!   shows the world what the server does without its ring (shut down, close), and makes the kernel
+//!   answer the server's own system calls. The numbers of descriptors never influence a run.
+//! * The bytes of one way arrive in order, and its end after them.
 //! * A way holds at most `capacity` bytes, those on their way included.
 //! * A buffer that an operation owns goes back with its event, also if it is cancelled.
 
@@ -43,11 +43,11 @@ pub(super) type ConnectionId = usize;
 struct Way {
     arrived: VecDeque<u8>,
     travelling: usize,
-    /// When the last of it arrives.
+    /// The time when the last bytes on their way arrive.
     last: Ns,
-    /// Nothing more is sent.
+    /// True if the sender has sent its end.
     ended: bool,
-    /// The end has arrived.
+    /// True if the end has arrived.
     over: bool,
 }
 
@@ -74,18 +74,18 @@ struct Connection {
     to_server: Way,
     to_client: Way,
     server: Option<Witness>,
-    /// The server has shut down or closed.
+    /// False once the server has shut the direction down or closed.
     server_reads: bool,
     server_writes: bool,
     receive: Option<Receive>,
     send: Option<Send>,
-    /// Known to the client, and to the server.
+    /// Set once the client, or the server, knows of a reset.
     client_reset: bool,
     server_reset: bool,
-    /// The client has closed.
+    /// True if the client has closed.
     client_gone: bool,
     sleeper: Option<FiberId>,
-    /// The ring of the server's that used it last.
+    /// The server's ring that used the connection last.
     ring: Option<RingId>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Net {
     options: NetOptions,
     rng: Rng,
     connections: Vec<Connection>,
-    /// Connections of which there may be something to see.
+    /// Connections whose server may still shut down or close.
     watched: Vec<ConnectionId>,
     listeners: Vec<Listening>,
     by_fd: BTreeMap<RawFd, Socket>,
@@ -123,7 +123,7 @@ pub(super) enum NetDue {
     Reset,
 }
 
-/// Which way.
+/// The receiver of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum To {
     Server,
@@ -139,7 +139,7 @@ impl Net {
         ppm > 0 && self.rng.u32(0..1_000_000) < ppm
     }
 
-    /// The number of bytes that one call moves of `most`.
+    /// The number of bytes, of `most`, that one call moves.
     fn piece(&mut self, most: usize) -> usize {
         let bound = most.min(self.options.piece);
         let n = if self.rng.bool() { bound } else { self.rng.usize(1..=bound) };
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// The kernel tells the server from now on that nobody is there any more.
+    /// Closes the world's end of the pair: the kernel reports a hang-up to the server from now on.
     fn hang_up(&mut self) {
         if let Some(server) = &mut self.server {
             server.end = None;
@@ -231,7 +231,7 @@ impl State {
         self.push(ring, RingEvent { token, result, buffers });
     }
 
-    /// An event that happens by itself.
+    /// A due event of a connection happens.
     pub(super) fn net_happen(&mut self, now: Ns, connection: ConnectionId, to: To, due: NetDue) {
         self.add(now ^ ((connection as u64) << 40));
         match due {
@@ -296,7 +296,7 @@ impl State {
         self.net_end(ring, token, 0, Buffers::Socket(server));
     }
 
-    /// Give a receive that waits what there is.
+    /// Complete a waiting receive with the bytes that have arrived.
     fn pump_receive(&mut self, id: ConnectionId) {
         let connection = &mut self.net.connections[id];
         let Some(waits) = &connection.receive else { return };
@@ -322,7 +322,7 @@ impl State {
         self.net_end(receive.ring, receive.token, result, Buffers::One(receive.buf));
     }
 
-    /// Let a send that waits send what there is room for.
+    /// Let a waiting send move as many bytes as there is room for.
     fn pump_send(&mut self, now: Ns, id: ConnectionId) {
         let connection = &self.net.connections[id];
         let Some(waits) = &connection.send else { return };
@@ -345,7 +345,7 @@ impl State {
 
     fn travel(&mut self, now: Ns, id: ConnectionId, to: To, bytes: Vec<u8>) {
         if self.net.connections[id].client_gone {
-            // Nobody is there to take them, which the sender is told.
+            // The client has closed, so the sender gets a reset.
             return self.net_later(now, id, To::Server, NetDue::Reset);
         }
         self.net.connections[id].way(to).travelling += bytes.len();
@@ -357,7 +357,7 @@ impl State {
         self.at(at, Due::Net { connection, to, due });
     }
 
-    /// End what a ring waits for on a socket.
+    /// Cancel an operation of a ring on a socket.
     pub(super) fn net_cancel(&mut self, ring: RingId, token: Token) {
         let of = (ring, token);
         let cancelled = -libc::ECANCELED;
@@ -377,7 +377,7 @@ impl State {
         }
     }
 
-    /// A ring is no more: everything that it waited for goes with it.
+    /// Forget a dropped ring and its operations. Returns their buffers.
     pub(super) fn net_forget(&mut self, ring: RingId) -> Vec<Buffers> {
         let mut left = Vec::new();
         for listener in &mut self.net.listeners {
@@ -392,8 +392,8 @@ impl State {
         left
     }
 
-    /// See what the server has done to its descriptors by itself: to those that `ring` uses, or
-    /// all.
+    /// Notice closes and shutdowns that the server did without a ring: of the descriptors that
+    /// `ring` uses, or of all.
     pub(super) fn net_look(&mut self, now: Ns, ring: Option<RingId>) {
         for id in 0..self.net.listeners.len() {
             let listener = &mut self.net.listeners[id];
@@ -442,7 +442,7 @@ impl State {
         }
     }
 
-    /// The process is over: all that it had open is closed by the kernel, or gone with the power.
+    /// The process has ended: the kernel closes its descriptors, or they vanish with the power.
     pub(super) fn net_sever(&mut self, now: Ns) {
         for listener in &mut self.net.listeners {
             listener.open = false;

@@ -1,23 +1,23 @@
-//! The properties of a network, and what it has done.
+//! The properties of a network, and counts of its events.
 
 use drystone_core::clock::Ns;
 
 /// The properties of a network.
 #[derive(Clone, Copy, Debug)]
 pub struct NetOptions {
-    /// Bytes take at least so long.
+    /// The shortest latency.
     pub latency_ns: Ns,
-    /// And up to so much longer.
+    /// The most by which the latency is longer.
     pub spread_ns: Ns,
     /// Bytes that a way holds.
     pub capacity: usize,
     /// Most bytes of one receive or send; each takes fewer by chance.
     pub piece: usize,
-    /// Of a million operations the kernel cuts so many short, as when a thread ends.
+    /// Operations, per million, that the kernel cancels, as when a thread ends.
     pub cancelled_ppm: u32,
-    /// Of a million accepts so many find no descriptor free.
+    /// Accepts, per million, that find no free descriptor.
     pub exhausted_ppm: u32,
-    /// A closed client is known to be so at once, as with a Unix socket.
+    /// True if the server knows at once that a client has closed, as with a Unix socket.
     pub unix: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Sockets between a client and a ring, both by hand.
+//! Tests of sockets between a client and a ring, without the rest of a server.
 
 use super::NetOptions;
 use crate::world::{ClientSocket, Gone, World};
@@ -17,7 +17,7 @@ struct Both {
     listener: OwnedFd,
 }
 
-/// A connection, over a network that is like this.
+/// A connection over a network with these options.
 fn both(options: NetOptions) -> Both {
     let world = World::new(false);
     world.set_net(options, 7);
@@ -46,7 +46,7 @@ impl Both {
         self.world.round(&[], &mut Vec::new());
     }
 
-    /// The result of a receive, if it ends; and what came.
+    /// The result of a receive, if it ends, and the bytes that came.
     fn receive(&mut self) -> Option<(i32, Vec<u8>)> {
         let buf = IoBuf::zeroed(4096);
         self.ring.net(self.server.as_raw_fd(), NetOp::Recv { buf, range: 0..4096 }, Token(2));

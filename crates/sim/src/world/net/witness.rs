@@ -1,4 +1,4 @@
-//! A descriptor that the server owns, and what can be seen of it from the other end of its pair.
+//! A descriptor that the server owns, and its state as seen from the other end of its pair.
 //!
 //! Invariant: no byte goes over the pair, so the kernel always answers the same way at once.
 
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 
 /// A descriptor of the server's, watched from the other end of its pair.
 pub(super) struct Witness {
-    /// None once there is nothing more to see.
+    /// `None` once the server can change nothing more.
     pub(super) end: Option<UnixStream>,
     pub(super) fd: RawFd,
-    /// The name of the descriptor's file, as long as it is open.
+    /// The name of the descriptor's file, by which the world sees whether it is open.
     name: Option<PathBuf>,
 }
 
@@ -23,19 +23,19 @@ impl Witness {
         (Witness { end: Some(end), fd, name: name_of(fd) }, server.into())
     }
 
-    /// The server sends no more.
+    /// True if the server sends no more.
     pub(super) fn sends_no_more(&self) -> bool {
         let ended = |end| matches!(recv(end, &mut [0; 1], RecvFlags::DONTWAIT), Ok((_, 0)));
         self.end.as_ref().is_some_and(ended)
     }
 
-    /// The server receives no more.
+    /// True if the server receives no more.
     pub(super) fn receives_no_more(&self) -> bool {
         let ended = |end| send(end, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_err();
         self.end.as_ref().is_some_and(ended)
     }
 
-    /// The descriptor is open still.
+    /// True if the descriptor is still open.
     pub(super) fn is_open(&self) -> bool {
         self.name.is_some() && name_of(self.fd) == self.name
     }
