@@ -1,8 +1,8 @@
-//! An array in a run: its administrator, and what must be true of it.
+//! The array of a run: its administrator, and the checks of its state.
 //!
 //! Invariants:
-//! * Never more members are hurt at a time than parity makes up for, and none while parity may not
-//!   fit: so no error of a disk excuses one of the array.
+//! * The number of hurt members never exceeds what parity makes up for, and is zero while parity
+//!   may not fit. So no error of a disk excuses an error of the array.
 //! * A disk counts as hurt from before its first fault until it is known to be a whole member
 //!   again.
 
@@ -21,13 +21,13 @@ use fastrand::Rng;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The pause between two checks of the administrator.
+/// The pause between two looks of the administrator at the array.
 const LOOK_NS: Ns = 1_000_000;
-/// Operations that were begun on a disk have ended after this, and the manager has heard of them.
+/// The time after which all operations on a disk have ended and the manager knows the results.
 const ECHO_NS: Ns = 300_000_000;
-/// A synchronisation that has not come to an end by then never will.
+/// The longest that a synchronisation may take before it counts as hung.
 const PATIENCE_NS: Ns = 3_600_000_000_000;
-/// The place of a superblock 1.2, and its sectors.
+/// The sector of a superblock 1.2, and its length in sectors.
 pub(super) const SUPERBLOCK: (u64, usize) = (8, 8);
 
 /// The administrator of an array.
@@ -40,7 +40,7 @@ pub(super) struct Admin {
 }
 
 impl Admin {
-    /// That of the array of the plan, if it has one.
+    /// The administrator of the plan's array, if the plan has one.
     pub(super) fn new(run: &Rc<Run>, start: &Rc<Started>) -> Option<Self> {
         let parity = run.plan.targets.iter().find_map(|target| target.redundancy)?.parity;
         let array = start.stack().devices().iter().find_map(|live| live.array.clone())?;
@@ -61,7 +61,7 @@ impl Admin {
         self.run.off.get() || self.run.world.failure().is_some()
     }
 
-    /// Give a command, and hear what becomes of it.
+    /// Give a command, and wait for its outcome.
     pub(super) fn order(&self, what: &str, command: Command) -> Result<(), String> {
         let request = self.array.request(command);
         let outcome = loop {
@@ -77,7 +77,7 @@ impl Admin {
         outcome
     }
 
-    /// Wait until it is so. False if the power goes before.
+    /// Wait until `is_so` holds for the status. False if the power goes before.
     pub(super) fn wait(&self, what: &str, is_so: impl Fn(&ArrayStatus) -> bool) -> bool {
         let begin = self.run.world.now();
         loop {
@@ -97,7 +97,7 @@ impl Admin {
         }
     }
 
-    /// Wait until nothing is synchronised, and nothing has to be.
+    /// Wait until no synchronisation runs or is pending.
     pub(super) fn wait_until_settled(&self) -> bool {
         self.wait("settled", |status| status.sync.is_none() && !status.resync_pending)
     }
@@ -115,13 +115,13 @@ impl Admin {
         found.map(|found| (found.state, found.has_bad_blocks))
     }
 
-    /// The disk is a member, and nothing is known against it.
+    /// True if the disk is a member without a known fault.
     fn is_good(&self, status: &ArrayStatus, disk: usize) -> bool {
         let DiskCondition { state, is_good } = self.conditions(status, None)[disk];
         is_good && matches!(state, Some(DiskState::InSync(_)))
     }
 
-    /// Each disk as the status has it, with nothing good in those of `lost`.
+    /// The condition of each disk by the status; the disk `lost` counts as not good.
     fn conditions(&self, status: &ArrayStatus, lost: Option<usize>) -> Vec<DiskCondition> {
         let condition = |disk: usize| {
             let state = Self::state(status, disk);
@@ -138,7 +138,7 @@ impl Admin {
         safe_roles + self.parity >= u64::from(status.layout.disks())
     }
 
-    /// Counts the disk as hurt if the array makes up for its loss, too. False if it does not.
+    /// Counts the disk as hurt if the array can also make up for its loss. False if it cannot.
     pub(super) fn hurt_if_spared(&self, disk: usize) -> bool {
         let status = self.status();
         let safe = safe_roles(&self.conditions(&status, Some(disk)));
@@ -149,8 +149,8 @@ impl Admin {
         is_spared
     }
 
-    /// Has a spare take the disk's place. False if that is refused; nor is it asked for if the
-    /// spare is hurt and the array would not make up for the loss.
+    /// Lets a spare take the disk's place. False if the array refuses. Does not ask if a spare is
+    /// hurt and the array could not make up for the loss of the disk.
     pub(super) fn replace(&self, disk: usize) -> bool {
         let status = self.status();
         let safe = safe_roles(&self.conditions(&status, Some(disk)));
@@ -159,11 +159,11 @@ impl Admin {
         is_spared && self.order("replace", Command::Replace(Self::name(disk))).is_ok()
     }
 
-    /// End what hurts the disk, and bring it back into the array.
+    /// End the disk's faults, and bring it back into the array.
     pub(super) fn heal(&self, disk: usize) {
         self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
         self.echo();
-        // The manager has done all that it has heard of by now when it answers.
+        // When the manager answers, it has handled all that it had heard of before the command.
         let answered = self.order("asked", Command::Speed { min: None, max: None });
         let is_whole = |disk: &mut Disk| disk.is_on() && disk.cut_at().is_none();
         if answered.is_err() || !self.run.world.disk(disk, is_whole) {
@@ -185,7 +185,7 @@ impl Admin {
 
     pub(super) fn back(&self, disk: usize, is_new: bool) {
         if self.order("remove", Command::Remove(Self::name(disk))).is_ok() {
-            // A disk that does not even take that is left out until the next start.
+            // A disk that fails even this write stays out until the next start.
             if !is_new || self.wipe(disk) {
                 self.add(disk);
             }
@@ -197,7 +197,7 @@ impl Admin {
         let device = self.start.device(&name);
         let mut uuid = [0; 16];
         uuid[..8].copy_from_slice(&self.run.world.now().to_le_bytes());
-        // An answer after the power has gone reaches nobody.
+        // The command may take effect although its answer comes after the power has gone.
         self.run.health.begin_adding();
         let added = self.order("add", Command::Add { name, device, uuid: Uuid(uuid) });
         if !self.is_over() {
@@ -205,7 +205,8 @@ impl Admin {
         }
     }
 
-    /// Make it a disk that was never a member. False if it does not take that.
+    /// Overwrite the superblock, so that the disk looks like one that was never a member. False if
+    /// the write fails.
     fn wipe(&self, disk: usize) -> bool {
         let mut cx = self.start.context(&self.run.world);
         let Ok(index) = cx.open(&self.start.device(&Self::name(disk))) else { return false };
@@ -215,7 +216,7 @@ impl Admin {
         one(&mut cx, index, bio).status == Status::Ok
     }
 
-    /// Bring everything back, and wait until nothing is missing.
+    /// Bring all disks back, and wait until no member is missing.
     pub(super) fn heal_all(&self) -> bool {
         for disk in 0..self.run.world.disks() {
             if self.is_over() {
@@ -231,16 +232,16 @@ impl Admin {
         true
     }
 
-    /// Parity fits everywhere.
+    /// Has the array checked: parity must fit everywhere.
     pub(super) fn check(&self) {
         let mut checked = self.order("check", Command::Sync(SyncAction::Check));
         while checked.is_err() && self.wait_until_settled() {
             let status = self.status();
             if status.degraded() >= status.layout.level().parity_disks() as usize {
-                // Refused: there is nothing to compare.
+                // The array refuses: without redundancy a check has nothing to compare.
                 return;
             }
-            // Something was about to begin.
+            // A synchronisation was about to begin.
             self.run.world.sleep(LOOK_NS);
             checked = self.order("check", Command::Sync(SyncAction::Check));
         }
@@ -257,7 +258,7 @@ impl Admin {
         }
     }
 
-    /// As many members fail as may. Their disks.
+    /// Fails as many members as the array can lose. Returns their disks.
     pub(super) fn degrade(&self, rng: &mut Rng) -> Vec<usize> {
         let mut failed = Vec::new();
         let disks = self.run.world.disks();
@@ -272,7 +273,7 @@ impl Admin {
         failed
     }
 
-    /// Counts the ways of writing stripes that there were.
+    /// Adds the array's counts of stripe writes, by method.
     pub(super) fn count_stripes(&self) {
         let counts = self.array.counts();
         let mut all = self.run.counts.borrow_mut();
@@ -360,7 +361,7 @@ mod tests {
     fn a_check_tells_of_parity_that_does_not_fit() {
         with_array(Admin::check).expect("parity fits");
         let ended = with_array(|admin| {
-            // Data begin behind the metadata; a sector in the middle of the disk is used.
+            // Data begins behind the metadata; the array uses a sector in the middle of the disk.
             admin.run.world.disk(0, |disk| disk.poke(disk.size() / 2, &[1; 512]));
             admin.check();
         });

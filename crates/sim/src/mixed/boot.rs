@@ -1,5 +1,10 @@
-//! A stack is started: for the first time, or on what a power cut has left; and the power may go
-//! again while it is.
+//! Starts a stack: for the first time, or on the disks that a power cut left. The power may go
+//! again during the start.
+//!
+//! Invariants:
+//! * Each start begins with all disks on, without faults, and with fault counts from zero.
+//! * [`start_stack`] returns a start only while the power is on.
+//! * A start that a power cut ended is torn down before the next one begins.
 
 use super::array::SUPERBLOCK;
 use super::compare::compare;
@@ -15,11 +20,11 @@ use fastrand::Rng;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// The latest time of a power cut that comes while an array is started.
+/// The latest time at which a power cut interrupts the start of an array.
 const STORM_NS: Ns = 30_000_000;
 
-/// Start the stack; compare everything if it is started `again`. The start of an array is now and
-/// then cut off, and begins again.
+/// Start the stack; compare all data if this is a start `again`. Now and then a power cut
+/// interrupts the start of an array, and the start begins again.
 pub(super) fn start_stack(run: &Rc<Run>, rng: &mut Rng, again: bool) -> Option<Rc<Started>> {
     loop {
         let was_hurt = run.health.was_hurt();
@@ -41,7 +46,7 @@ pub(super) fn start_stack(run: &Rc<Run>, rng: &mut Rng, again: bool) -> Option<R
     }
 }
 
-/// A power cut will come, unless it is told not to before.
+/// Spawns a fiber that cuts the power at a random time, unless the caller clears the flag before.
 fn gather(run: &Rc<Run>, rng: &mut Rng) -> Rc<Cell<bool>> {
     let is_coming = Rc::new(Cell::new(true));
     let (there, ns) = (is_coming.clone(), rng.u64(0..STORM_NS));
@@ -56,7 +61,7 @@ fn gather(run: &Rc<Run>, rng: &mut Rng) -> Rc<Cell<bool>> {
     is_coming
 }
 
-/// One start, which a power cut may end: then there is none, or `off` is set.
+/// Starts the stack once. If a power cut ends the start, the result is `None` or `off` is set.
 pub(super) fn start_once(run: &Rc<Run>, again: bool, was_hurt: bool) -> Option<Rc<Started>> {
     switch_on(run);
     let mut records = (again && run.has_array()).then(|| Records::read(run));
@@ -73,15 +78,15 @@ pub(super) fn start_once(run: &Rc<Run>, again: bool, was_hurt: bool) -> Option<R
     if again {
         forget(run);
         compare(run, &start);
-        // Force may have to take an old member where the power went before all superblocks were
-        // read.
+        // A forced start may have to use an old member if the power went before all superblocks
+        // were read. So no records are judged then.
         let is_on = !run.off.get();
         records.filter(|_| is_on).inspect(|records| records.judge(run, &start));
     }
     Some(start)
 }
 
-/// Disks have their power, and no faults.
+/// Switches all disks on, without faults.
 fn switch_on(run: &Run) {
     run.off.set(false);
     *run.sizes.borrow_mut() = run.plan.targets.iter().map(|target| target.sectors).collect();
@@ -98,7 +103,7 @@ fn switch_on(run: &Run) {
     run.counts.borrow_mut().add("start", 1);
 }
 
-/// Devices in memory have lost their data.
+/// Resets the oracles of devices in memory, which have lost their data.
 fn forget(run: &Run) {
     let mut oracles = run.oracles.borrow_mut();
     for (number, target) in run.plan.targets.iter().enumerate() {
@@ -108,8 +113,8 @@ fn forget(run: &Run) {
     }
 }
 
-/// Open the stack. An array that lacked a member when the power went, or a block of one, may have
-/// lost something; where it knows that, it has to be forced.
+/// Open the stack. An array that lacked a member or a block of one when the power went may have
+/// lost data. If the array knows that, it refuses to start, and this function forces it.
 fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     let mut text = stack_file(&run.plan.text, &run.volumes.borrow());
     let wiped = run.health.retain_wiped(|disk| is_superblock_on(run, disk));
@@ -119,7 +124,8 @@ fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     let mut opened = stack::open(&run.world, text.clone());
     let is_early = opened.as_ref().is_err_and(|why| why.contains("`run = true`"));
     if is_early && run.health.is_adding() && !wiped.is_empty() {
-        // Others call it a member, and it knows of nothing: nothing was ever read from it.
+        // The other superblocks call the wiped disk a member, but its own is empty: no data was
+        // ever read from it.
         text = text.replace("[device.a]\n", "[device.a]\nrun = true\n");
         run.counts.borrow_mut().add("array: run", 1);
         opened = stack::open(&run.world, text.clone());
@@ -145,8 +151,8 @@ fn open_or_force(run: &Run, was_hurt: bool) -> Result<LiveStack, String> {
     stack::open(&run.world, text.replace("[device.a]\n", "[device.a]\nforce = true\n"))
 }
 
-/// A disk that was made empty has become a member: the power went after that, and before its
-/// operator knew.
+/// True if a wiped disk has a superblock: it became a member before the power went, and its
+/// operator never learned of it.
 fn is_superblock_on(run: &Run, disk: usize) -> bool {
     let from = SUPERBLOCK.0 as usize * 512;
     let range = from..from + SUPERBLOCK.1 * 512;
@@ -159,7 +165,7 @@ fn has_bad_blocks(stack: &LiveStack) -> bool {
     arrays.any(|array| array.status().disks.iter().any(|disk| disk.has_bad_blocks))
 }
 
-/// An array of the stack lacks a member, or may be about to.
+/// True if an array of the stack lacks a member, or may be about to.
 pub(super) fn is_hurt(run: &Run, stack: &LiveStack) -> bool {
     let arrays = stack.devices();
     let mut arrays = arrays.iter().filter_map(|live| live.array.as_ref());
@@ -180,7 +186,7 @@ mod tests {
     use crate::schedule::Stuck;
     use drystone_core::{Bio, IoBuf, Sector, Status};
 
-    /// Writes the first sector of a target, of which the oracle knows if it `is_told`.
+    /// Writes the first sector of a target. The oracle learns of the write if it `is_told`.
     fn write(run: &Run, start: &Started, target: usize, is_told: bool) {
         let id = run.oracles.borrow_mut()[target].write_begins(0..1, is_told);
         let mut data = IoBuf::zeroed(512);
@@ -257,7 +263,7 @@ mod tests {
         ended.expect("all is well");
     }
 
-    /// Its place is that of a member by what the others say, and nothing says so on the disk.
+    /// The other superblocks give the disk the place of a member; its own superblock is empty.
     #[test]
     fn an_array_starts_without_a_disk_that_was_being_added() {
         let run = run_of(array());

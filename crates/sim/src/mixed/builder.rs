@@ -1,5 +1,5 @@
-//! Makes the stack of a plan: disks and devices in memory, volumes over them, and what is known of
-//! each.
+//! Makes the stack of a plan: disks and devices in memory, volumes over them, and the facts that a
+//! run knows of each.
 
 use super::plan::{ArrayEvent, DeviceKind, FaultPlan, Mix, Plan, Target, chance, of};
 use super::redundancy::Redundancy;
@@ -12,15 +12,15 @@ use std::fmt::Write;
 const DISK_SECTORS: u64 = 4096;
 /// Sectors of a device in memory.
 const MEMORY_SECTORS: u64 = 2048;
-/// Sectors of a member that an array does not use: more than there are, without partial parity logs
-/// and with them.
+/// Sectors of a member that an array does not use, at most: without partial parity logs, and with
+/// them.
 const MEMBER_OVERHEAD: [u64; 2] = [3072, 4352];
-/// Sectors of an array that are used.
+/// Sectors of an array that the load uses.
 const ARRAY_SECTORS: u64 = 768;
 /// Sectors of a log of writes.
 const LOG_SECTORS: u64 = 512;
 
-/// Makes a stack file and what is known of it.
+/// Makes a stack file and the facts about its devices.
 pub(super) struct Builder<'a> {
     rng: &'a mut Rng,
     text: String,
@@ -48,7 +48,7 @@ impl<'a> Builder<'a> {
         Self::small(rng, DISK_SECTORS)
     }
 
-    /// With disks of so many sectors, and more where an array needs them for itself.
+    /// With disks of so many sectors; members of an array have more, for metadata.
     pub(super) fn small(rng: &'a mut Rng, sectors: u64) -> Self {
         let (text, volumes, leaves) = (String::new(), vec![], vec![]);
         Builder { rng, text, volumes, sectors, leaves, disks: vec![], targets: vec![] }
@@ -82,9 +82,9 @@ impl<'a> Builder<'a> {
         self.leaves.iter_mut().for_each(|leaf| leaf.lies = false);
     }
 
-    /// An array over disks that do not lie, sometimes with a spare; mostly with a bitmap if a
-    /// member must come back, and with a spare more often if one must take a place. How many
-    /// spares it has.
+    /// Adds an array over disks that do not lie. It sometimes has a spare, more often if one must
+    /// take a member's place. It mostly has a bitmap if a member must come back. Returns the number
+    /// of spares.
     pub(super) fn array(&mut self, array_event: ArrayEvent) -> u64 {
         let (kind, fewest) =
             of(self.rng, &[("raid5", 3), ("raid5", 3), ("raid6", 4), ("raid4", 3)]);
@@ -104,7 +104,7 @@ impl<'a> Builder<'a> {
             self.disk(number);
         }
         self.disks.iter_mut().for_each(|disk| disk.lying = false);
-        // A disk that counts as lost because it is slow would be a fault of a member.
+        // A slow disk must not count as lost: that would be a fault of a member.
         self.text = self.text.replace("\"50ms\"", "\"30s\"").replace("\"2s\"", "\"30s\"");
         let chunk = of(self.rng, &[8, 8, 16, 64, 128]);
         members_sectors -= members_sectors % chunk;
@@ -132,7 +132,7 @@ impl<'a> Builder<'a> {
             name: "a".to_owned(),
             kind: "on an array",
             first: 0,
-            // Not all of it, so that some of it meets often.
+            // Only a part of the array, so that I/Os often overlap.
             sectors: ARRAY_SECTORS.min(members_sectors * (members - parity)),
             block,
             disks: (0..self.disks.len()).collect(),
@@ -152,7 +152,7 @@ impl<'a> Builder<'a> {
         spares
     }
 
-    /// One or two; at least a disk itself.
+    /// Adds one or two small targets; at least a part of a disk.
     pub(super) fn small_targets(&mut self) {
         for number in 0..self.rng.u64(1..=2) {
             let sectors = 8 * self.rng.u64(2..=8);
@@ -165,13 +165,13 @@ impl<'a> Builder<'a> {
             }
         }
         if self.targets.is_empty() {
-            // The part that was taken and found to be too little is free again.
+            // A part that was reserved but too small becomes free again.
             self.leaves[0].next = 0;
             self.plain(64);
         }
     }
 
-    /// Parts of disks that lie there in one piece, with or without a volume.
+    /// Adds targets that lie on a disk in one piece, with or without a volume.
     pub(super) fn straight_targets(&mut self) {
         for number in 0..self.rng.u64(1..=3) {
             let sectors = 8 * self.rng.u64(4..=24);
@@ -289,7 +289,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// `sectors` of a leaf that has as many left, or of another one.
+    /// Reserves `sectors` of a leaf that has so many left.
     fn area(&mut self, sectors: u64) -> Option<(usize, u64)> {
         let first = self.rng.u64(0..self.leaves.len() as u64) as usize;
         let around = (0..self.leaves.len()).map(|n| (first + n) % self.leaves.len());
@@ -317,7 +317,7 @@ impl<'a> Builder<'a> {
                 _ => self.nothing(number, sectors),
             }
         }
-        // At least one that keeps data on disks, and whose table can be changed.
+        // A run needs at least one target that keeps data on disks and whose table can be changed.
         let is_plain = |target: &Target| target.device_kind == DeviceKind::Keeps && !target.fails;
         let has_tables = |target: &Target| is_plain(target) && !target.tables.is_empty();
         if !self.targets.iter().any(has_tables) {
@@ -335,7 +335,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Volumes that forget do so altogether: their areas are all in memory, or none is.
+    /// Reserves the areas of a volume, either all on devices that keep data or all in memory: a
+    /// volume keeps all its data over a power cut, or none.
     fn areas(&mut self, count: u64, sectors: u64) -> Vec<(usize, u64)> {
         let mut areas = Vec::new();
         for _ in 0..count {
@@ -407,7 +408,7 @@ impl<'a> Builder<'a> {
         self.targets.last_mut().expect("just added").longer = grown;
     }
 
-    /// A longer table: with what a disk has behind its end once it has grown.
+    /// A longer table, whose last part is the space that a disk gains when it grows.
     fn growth(
         &mut self,
         table: &str,
@@ -418,7 +419,7 @@ impl<'a> Builder<'a> {
         if !leaf.keeps || leaf.lies || leaf.end != DISK_SECTORS || !chance(self.rng, 40) {
             return None;
         }
-        // Nobody else gets anything of this leaf, so that it grows once only.
+        // No other target gets a part of this leaf, so that the leaf grows only once.
         leaf.end = leaf.next;
         let (more, device) = (64, leaf.name.clone());
         let line = format!("{sectors} {more} linear {device} {DISK_SECTORS}\n");
@@ -464,7 +465,8 @@ impl<'a> Builder<'a> {
         let Some((leaf, at)) = self.area(sectors) else { return };
         let (up, down) = (self.rng.u64(1..=3), self.rng.u64(1..=2));
         let features = ["", " 1 error_writes", " 1 error_reads", " 1 drop_writes"];
-        // Two ways to lose what was written are more than the oracle keeps apart.
+        // A device that forgets must not also drop writes: the oracle cannot tell the two losses
+        // apart.
         let count = if self.leaves[leaf].keeps { 4 } else { 3 };
         let features = of(self.rng, &features[..count]);
         let device = &self.leaves[leaf].name;
@@ -520,7 +522,7 @@ impl<'a> Builder<'a> {
     fn movable(&mut self, number: u64, sectors: u64) {
         let areas = self.areas(2, sectors);
         let [(leaf, at), (other, to)] = areas[..] else { return };
-        // Durable data would not be durable after a move to a disk that lies.
+        // A move to a disk that lies would make durable data volatile.
         if self.leaves[leaf].lies || self.leaves[other].lies {
             return;
         }
@@ -541,7 +543,7 @@ impl<'a> Builder<'a> {
         self.lies_at(leaf, at);
     }
 
-    /// The target that was just added lies there in one piece.
+    /// Notes that the last target lies on a leaf in one piece.
     fn lies_at(&mut self, leaf: usize, at: u64) {
         let place = self.leaves[leaf].disk.map(|disk| (disk, at));
         self.targets.last_mut().expect("just added").lies_at = place;

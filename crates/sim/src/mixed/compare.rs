@@ -1,16 +1,16 @@
-//! A look at everything that a stack keeps, after a start or at an end.
+//! Compares all data that a stack keeps with the oracle, after a start or at its end.
 
 use super::run::Run;
 use super::started::Started;
 use crate::stack::one;
 use drystone_core::{Bio, ChannelId, Context, IoBuf, Sector, Status};
 
-/// Sectors that are read at once.
+/// Sectors of one read.
 const COMPARED: u64 = 64;
 /// The retries of a read that timed out.
 const TRIES: u32 = 20;
 
-/// Read everything that is kept.
+/// Read all targets that keep data.
 pub(super) fn compare(run: &Run, start: &Started) {
     let mut cx = start.context(&run.world);
     for (number, target) in run.plan.targets.iter().enumerate() {

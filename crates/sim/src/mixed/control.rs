@@ -1,5 +1,5 @@
-//! The person at the control socket: changes of everything while it runs, and the bad luck of the
-//! disks.
+//! The administrator of the running stack: changes its devices, volumes and groups, and puts faults
+//! on the disks.
 
 use super::flushes::Outcome;
 use super::plan::{FaultPlan, Target};
@@ -14,7 +14,7 @@ use drystone_throttle as throttle;
 use fastrand::Rng;
 use std::rc::Rc;
 
-/// Bytes and I/Os a second: none so small that a bio waits for minutes.
+/// Rates in bytes or I/Os a second: none is so small that a bio waits for minutes.
 const RATES: [Option<u64>; 6] =
     [None, None, Some(2_000), Some(1_000_000), Some(50_000_000), Some(u64::MAX)];
 /// Attributes of leaves, each with values.
@@ -42,7 +42,7 @@ pub(super) struct Control {
     start: Rc<Started>,
     rng: Rng,
     runtime: LiveRuntime,
-    /// Devices that come and go.
+    /// The number of devices made so far, for their names.
     made: u64,
 }
 
@@ -53,15 +53,15 @@ impl Control {
         Control { run, start, rng: Rng::with_seed(seed), runtime, made: 0 }
     }
 
-    /// Make changes all along the start's share of the work; a reload and a fault at least in the
-    /// first one.
+    /// Make changes during the start's share of the work. The first start has at least one reload
+    /// and one fault.
     pub(super) fn run(mut self, first: bool) {
         let changes = self.run.plan.changes;
         let begin = self.run.progress.begun();
-        // The others may have done it all before this begins.
+        // The loads may have done all I/Os before this fiber begins.
         let share = self.start.limit().saturating_sub(begin);
         if first {
-            // Faults may refuse it.
+            // A reload may fail because of faults.
             let reloads = |run: &Run| run.counts.borrow().get("reload");
             for _ in 0..8 {
                 if reloads(&self.run) == 0 && self.start.goes_on(&self.run) {
@@ -155,7 +155,8 @@ impl Control {
         self.resume(&target.name);
     }
 
-    /// A volume moves to other sectors: suspended, copied, made durable, resumed by another table.
+    /// Moves a volume to other sectors: suspends it, copies its data, flushes, and resumes it with
+    /// another table.
     fn move_volume(&mut self) {
         let all = self.run.plan.targets.iter().filter(|target| target.moves.is_some());
         let all: Vec<Target> = all.cloned().collect();
@@ -185,7 +186,7 @@ impl Control {
         self.resume(&target.name);
     }
 
-    /// Copy what is at the first place to the second one, and make it durable.
+    /// Copy the data of the first place to the second one, and flush.
     fn copy(&self, [from, to]: &[(String, u64); 2], sectors: u64) -> bool {
         let mut cx = self.start.context(&self.run.world);
         let mut io = |leaf: &str, bio| match cx.open(&self.start.device(leaf)) {
@@ -203,7 +204,7 @@ impl Control {
         written == Status::Ok && io(&to.0, Bio::flush()).status == Status::Ok
     }
 
-    /// A suspended volume must go on, or nothing does.
+    /// Resumes a suspended volume; otherwise its I/Os would wait for ever.
     fn resume(&self, volume: &str) {
         for _ in 0..100 {
             let resumed = self.runtime.change(volume, &Change::Resume { within: WITHIN_NS });
@@ -276,7 +277,7 @@ impl Control {
         }
     }
 
-    /// A disk grows, and the volume over it.
+    /// Grows a disk and the volume over it.
     fn grow(&mut self) {
         let all = self.run.plan.targets.iter().enumerate();
         let longer = all.filter_map(|(n, t)| Some((n, t.name.clone(), t.longer.clone()?)));
@@ -305,8 +306,8 @@ impl Control {
         self.reopen_failed();
     }
 
-    /// The file of a disk is opened again, twice: the driver may hear of a flush that failed before
-    /// only when it was opened once, and that counts for the new opening, too.
+    /// Reopens the file of a disk, twice. The driver may learn of an earlier flush failure only by
+    /// the first reopen, and the failure counts for the new file, too.
     fn reopen(&self, disk: usize) {
         let name = format!("d{disk}");
         let has_failed = self.start.device(&name).attribute("flush_failed").as_deref() == Some("1");
@@ -325,7 +326,7 @@ impl Control {
         });
     }
 
-    /// A person that sees flushes fail opens the file again.
+    /// Reopens the file of each disk whose flushes fail, as an administrator would.
     fn reopen_failed(&self) {
         for disk in 0..self.run.world.disks() {
             let device = self.start.device(&format!("d{disk}"));
@@ -335,7 +336,7 @@ impl Control {
         }
     }
 
-    /// Read what others write all the time.
+    /// Reads status and statistics, which the data path writes all the time.
     fn look(&mut self) {
         let _ = self.runtime.diskstats();
         let _ = self.runtime.group_stats(None, false);
@@ -348,7 +349,7 @@ impl Control {
         self.reopen_failed();
     }
 
-    /// Faults begin on a disk.
+    /// Puts faults on a disk.
     fn bad_luck(&mut self) {
         let plan = self.run.plan.faults.clone();
         let disks = self.run.world.disks() as u64;
@@ -386,7 +387,7 @@ impl Control {
             faults.flush_error_drops = plan.flush_error_drops;
             faults.stall_ppm = plan.stall_ppm;
             faults.short_ppm = plan.short_ppm;
-            // Each seed has one kind of fault at least.
+            // Each seed gets at least one kind of fault.
             faults.interrupted_ppm = plan.interrupted_ppm.max(20_000);
             faults.again_ppm = plan.again_ppm;
             faults.write_repairs = true;
@@ -397,7 +398,7 @@ impl Control {
         self.count("faults begin");
     }
 
-    /// A sector goes bad, most likely where volumes begin.
+    /// Makes a sector bad, most likely where volumes begin.
     fn bad_sector(&mut self, disk: usize) {
         let (sector, reads) = (self.rng.u64(0..USED_SECTORS), self.rng.bool());
         self.run.world.disk(disk, |disk| {

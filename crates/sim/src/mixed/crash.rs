@@ -1,5 +1,5 @@
-//! The scenarios `crash` and `raid-crash`: a small stack under load, and all that a power cut may
-//! leave of it.
+//! The scenarios `crash` and `raid-crash`: a small stack under load, and every state that a power
+//! cut may leave.
 
 use super::array::Admin;
 use super::boot::start_stack;
@@ -24,16 +24,17 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// I/Os of a start after a cut, to see that the stack can be used.
+/// I/Os of a start after a cut, which show that the stack is usable.
 const USE: u64 = 4;
-/// Sectors of a block that disks with large ones never tear.
+/// Sectors of a large physical block, which a disk never tears.
 const LARGE_BLOCK: u64 = 8;
-/// The restarts of arrays, and the images of each moment for them: each array is synchronised and
-/// checked.
+/// The restarts of arrays, and the least images of a moment: few, because each restart synchronises
+/// and checks the array.
 const ARRAY_RESTARTS: (usize, usize) = (120, 1);
-/// The same of other stacks: with these a hundred seeds take 40 s of one processor (an EPYC).
+/// The same for other stacks: with these numbers a hundred seeds take 40 s of one processor (an
+/// EPYC).
 const OTHER_RESTARTS: (usize, usize) = (1_600, 6);
-/// The longest that an idle thread of a stack that is only looked at stays away.
+/// The longest absence of a thread from its context in a start after a cut.
 const AWAY_NS: Ns = 1_000;
 
 /// Run a seed.
@@ -60,19 +61,20 @@ pub fn run_plan(order: &Order, plan: Plan, rng: &mut Rng) -> Outcome {
     Outcome { stack, contexts, ..outcome }
 }
 
-/// Everything that is known at a moment.
+/// The knowledge at one moment.
 #[derive(Clone)]
 struct Known {
     oracles: Vec<Oracle>,
-    /// The stack had been started: an array that is cut off while it is made need not start again.
+    /// True if the stack had been started. An array whose creation was cut off need not start
+    /// again.
     is_made: bool,
     health: HealthSnapshot,
 }
 
-/// Volumes and disks that keep data.
+/// The subject of both scenarios: a plan whose targets keep data.
 struct Volumes {
     plan: Rc<Plan>,
-    /// For a short use after a cut.
+    /// The plan of a short use after a cut.
     short: Rc<Plan>,
     keep: Option<Keep>,
     seed: u64,
@@ -90,7 +92,7 @@ impl Volumes {
         Volumes { plan: Rc::new(plan), short: Rc::new(short), keep, seed, run, met }
     }
 
-    /// Oracles of zeroes, that know what no disk tears.
+    /// Oracles of zeroes. They know the large block as atomic if all disks have one.
     fn oracles(&self) -> Vec<Oracle> {
         let large = format!("physical_block_size = {}\n", LARGE_BLOCK * 512);
         let all_large = self.plan.text.matches(&large).count() == self.plan.disks.len();
@@ -168,7 +170,7 @@ impl Subject for Volumes {
     }
 }
 
-/// One start, until its work is done and durable.
+/// Runs one start, until its work is done and durable.
 fn work(run: &Rc<Run>, mut rng: Rng) {
     let Some(start) = start_stack(run, &mut rng, false) else { return };
     if let Some(admin) = Admin::new(run, &start) {
@@ -187,8 +189,8 @@ fn work(run: &Rc<Run>, mut rng: Rng) {
     end(run, start);
 }
 
-/// A start after a cut: everything is compared, and, if asked, used and compared again; an array is
-/// looked at more closely then, too.
+/// Starts after a cut and compares all data. If `then_use` is set, it then uses the stack, compares
+/// again, and examines an array closely.
 fn judge(run: &Rc<Run>, mut rng: Rng, then_use: bool) {
     let Some(start) = start_stack(run, &mut rng, true) else { return };
     Admin::new(run, &start).inspect(|admin| examine_cut(admin, &mut rng));

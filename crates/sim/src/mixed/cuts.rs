@@ -1,4 +1,10 @@
-//! Files of disks that are cut off while they are used.
+//! Truncation of the files of disks while a stack uses them.
+//!
+//! Invariants:
+//! * A disk's file is cut off at most once between two starts.
+//! * A member is cut off only if the array makes up for its loss; the member counts as hurt from
+//!   before the cut.
+//! * No file is cut when a start opens it: [`Run::replace_cut_off`] gives each its full length.
 
 use super::array::Admin;
 use super::control::Control;
@@ -9,14 +15,14 @@ use drystone_core::clock::Ns;
 use drystone_raid::array::{Command, DiskState};
 use fastrand::Rng;
 
-/// The longest time that is spent looking at what comes of it.
+/// The longest wait for the array to notice a cut member.
 const LOOK_NS: Ns = 200_000_000;
 const SECTOR: u64 = 512;
-/// Sectors at the beginning of a disk in which used parts of disks are.
+/// Sectors at the beginning of a disk that hold all its used parts.
 const USED_SECTORS: u64 = 600;
 
 impl Run {
-    /// Cut a disk's file off, at a place below so many sectors. False if it was before.
+    /// Truncate a disk's file at a random unit below so many sectors. False if it is cut already.
     fn cut_off(&self, disk: usize, sectors: u64, rng: &mut Rng) -> bool {
         self.world.disk(disk, |disk| {
             if disk.cut_at().is_some() {
@@ -28,8 +34,8 @@ impl Run {
         })
     }
 
-    /// Puts another disk, as large as it was, in the place of a member that was cut off, before a
-    /// start. A file that is no member of anything has its length again, and zeroes where it was
+    /// Repairs a disk whose file was cut off, before a start. A member of an array is replaced by
+    /// an empty disk of the same size. Another file gets its length back, with zeroes behind the
     /// cut.
     pub(super) fn replace_cut_off(&self, disk: usize) {
         let Some(end) = self.world.disk(disk, |disk| disk.cut_at()) else { return };
@@ -38,7 +44,7 @@ impl Run {
             let size = self.world.disk(disk, |disk| disk.size());
             self.world.disk(disk, |disk| disk.poke(0, &vec![0; size as usize]));
             self.health.wipe(disk);
-            // Others may not have heard that it has failed.
+            // The other superblocks may not say yet that the member has failed.
             return self.health.begin_adding();
         }
         let mut oracles = self.oracles.borrow_mut();
@@ -54,8 +60,8 @@ impl Run {
 }
 
 impl Life {
-    /// A member's file is cut off. It fails when it is used; one that is not used meanwhile is
-    /// failed by hand.
+    /// Cuts a member's file off. The member fails when the array uses it; if the array does not
+    /// meanwhile, this function fails it.
     pub(super) fn cut_off(&mut self) {
         let disk = self.disk();
         let in_sync = |admin: &Admin| {
@@ -87,7 +93,7 @@ impl Life {
 }
 
 impl Control {
-    /// A disk's file is cut off; all that lies behind ends with errors from now on.
+    /// Cuts a disk's file off; I/O behind the cut fails from now on.
     pub(super) fn cut_off(&mut self) {
         let disk = self.disk();
         let run = self.run.clone();

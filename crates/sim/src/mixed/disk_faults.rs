@@ -1,9 +1,9 @@
-//! Everything that the disks have done since a start and that their users may see as an error.
+//! All disk faults since a start that users of the disks may see as errors.
 //!
 //! Invariants:
-//! * Counts are those since the last start, or since a file was opened again.
-//! * An error of a target has a reason only in the disks that it lies on; an array makes up for all
-//!   of them.
+//! * Counts begin at the last start, or when a file was reopened.
+//! * Only a fault of a disk that a target lies on can explain an error of the target; no fault
+//!   explains an error of an array.
 
 use super::flushes::{Flush, Flushes, Outcome};
 use super::plan::Target;
@@ -14,7 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The things that a disk does and that its users may see as an error.
+/// The counts of faults that a user may see as an error of any sector.
 const HARD: [&str; 12] = [
     "cancelled",
     "cancels_refused",
@@ -30,7 +30,7 @@ const HARD: [&str; 12] = [
     "cuts",
 ];
 
-/// The things that it does only where a sector is bad.
+/// The counts of faults that only a bad sector causes.
 const BAD: [&str; 2] = ["bad_reads", "bad_writes"];
 
 /// See the module's text.
@@ -46,7 +46,7 @@ pub(super) struct DiskFaults {
 }
 
 impl DiskFaults {
-    /// Of the disks that the world has, which have done nothing yet.
+    /// A record of the world's disks, which have no faults yet.
     pub(super) fn new(world: World) -> Self {
         let disks = world.disks();
         DiskFaults {
@@ -58,7 +58,7 @@ impl DiskFaults {
         }
     }
 
-    /// The counts of the disks so far are of former starts from now on.
+    /// A start begins: the counts so far belong to earlier starts.
     pub(super) fn restart_counts(&self) {
         *self.counted.borrow_mut() =
             (0..self.world.disks()).map(|disk| self.counts(disk)).collect();
@@ -70,13 +70,13 @@ impl DiskFaults {
         self.spoilt.borrow_mut().insert((disk, sector));
     }
 
-    /// True if a failed flush of the disk has dropped blocks since this was asked last.
+    /// True if a failed flush of the disk has dropped blocks since the last call.
     pub(super) fn take_dropped(&self, disk: usize) -> bool {
         let dropped = self.counts(disk).dropped_blocks;
         std::mem::replace(&mut self.dropped.borrow_mut()[disk], dropped) != dropped
     }
 
-    /// True if there is a reason for an error of these sectors of a target.
+    /// True if a fault explains an error of these sectors of a target.
     pub(super) fn may_fail(&self, target: &Target, range: Range<u64>) -> bool {
         let is_bad = || self.faults_of(target, &BAD) > 0 && self.has_been_bad(target, range);
         target.redundancy.is_none() && (self.faults_of(target, &HARD) > 0 || is_bad())
@@ -97,8 +97,8 @@ impl DiskFaults {
     /// True if one of these sectors of a target has been bad, or may have been.
     fn has_been_bad(&self, target: &Target, range: Range<u64>) -> bool {
         let Some((disk, at)) = target.lies_at else { return true };
-        // An operation that has to be durable fails also once another FUA write of the disk has
-        // failed, wherever that was.
+        // A durable operation also fails once another FUA write of the disk has failed, at any
+        // sector.
         let is_durable = range.end == u64::MAX;
         let from = (disk, if is_durable { 0 } else { at.saturating_add(range.start) });
         let to = (disk, at.saturating_add(range.end));
@@ -113,7 +113,7 @@ impl DiskFaults {
         self.flushes.borrow_mut().ended(flush, [&now, &counted[flush.disk]], &excuses)
     }
 
-    /// The file of a disk is opened again by `reopen`, which says how that ended.
+    /// Reopens the file of a disk by `reopen`, which returns the outcome.
     pub(super) fn reopen(
         &self,
         disk: usize,
@@ -169,7 +169,7 @@ mod tests {
             self.may_fail(&target("d", disks), 0..64)
         }
 
-        /// Whether a flush of disk 0 may end like that as I/O `number`, the last so far.
+        /// True if a flush of disk 0 may end with `status` as I/O `number`, the last so far.
         fn may_end(&self, number: u64, status: Status) -> bool {
             let flush = Flush { target: 0, disk: 0, number, status, begun: number };
             self.judge_flush(&flush).is_ok()

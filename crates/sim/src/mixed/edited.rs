@@ -1,9 +1,9 @@
-//! The scenario `raid-metadata`: an array that was stopped in order, of whose members some are
-//! edited before it is started again. It starts with the data that it held, or it is refused and
-//! nothing is changed.
+//! The scenario `raid-metadata`: an array is stopped in order, some of its members are edited, and
+//! it is started again. The array must start with the data that it held, or refuse and change
+//! nothing.
 //!
 //! Invariants:
-//! * Each round begins with the disks and with the knowledge of what they hold that the stop left.
+//! * Each round begins with the disks and the oracles as the stop left them.
 
 use super::array::Admin;
 use super::boot::start_once;
@@ -76,7 +76,8 @@ impl Edited {
         self.run.oracles.borrow_mut().clone_from(&base.oracles);
     }
 
-    /// One start, which ends in order; sometimes a member fails in it. False if something is wrong.
+    /// Runs one start, which ends in order; sometimes a member fails in it. False if the run has
+    /// failed.
     fn use_and_stop(&mut self, may_fail: bool) -> bool {
         let Some(start) = start_once(&self.run, false, false) else { return false };
         let fails = may_fail && chance(&mut self.rng, 25);
@@ -129,7 +130,7 @@ impl Edited {
         (0..self.run.world.disks()).map(|disk| self.run.world.disk(disk, writes)).collect()
     }
 
-    /// Start it and compare all of it. Nothing if it is refused.
+    /// Start the array and compare all its data. `None` if it refuses to start.
     fn start_edited(&mut self, run_too: bool) -> Option<Rc<Started>> {
         self.run.faults.restart_counts();
         let (disks, written) = (self.disks(), self.written());
@@ -154,7 +155,8 @@ impl Edited {
         None
     }
 
-    /// Nothing has changed: writing again what a log holds finds out that it can be written.
+    /// Judges a refusal: no disk may have changed. A write of equal bytes is allowed, because the
+    /// array replays a log to find out whether the disk is writable.
     fn refused(&self, why: &str, disks: &[Disk], written: &[u64]) {
         self.count("edited: refused");
         self.run.world.note(|| format!("refused: {why}"));
@@ -169,7 +171,7 @@ impl Edited {
         }
     }
 
-    /// Nothing is written to what takes no part.
+    /// Checks that a start writes nothing to a disk that is left out.
     fn judge_left_out(&self, start: &Rc<Started>, written: &[u64]) {
         let Some(admin) = Admin::new(&self.run, start) else { return };
         let status = admin.status();

@@ -1,8 +1,8 @@
-//! Edits of an array's members: superblocks and bitmaps that are spoilt, older, of another shape,
-//! or not where the others say.
+//! Edits of an array's members: superblocks and bitmaps that are spoilt, old, of another shape, or
+//! that contradict the other members.
 //!
-//! Invariant: an edit can be noticed. No edit makes another array of equal members, which nothing
-//! could tell from the one that was there.
+//! Invariant: the array can notice each edit. No edit makes a consistent set of members of another
+//! array, which nothing could tell from the real one.
 
 use super::array::SUPERBLOCK;
 use super::plan::of;
@@ -27,8 +27,8 @@ impl<'a> Edits<'a> {
         Edits { run, rng }
     }
 
-    /// Edit some members: mostly as many as the array can do without, or one more. Lies about
-    /// numbers and roles come alone: with another member missing nothing tells them from the truth.
+    /// Edit some members: mostly as many as the array can lose, or one more. An edit of numbers or
+    /// roles comes alone: if another member were missing too, no superblock could refute it.
     pub(super) fn edit_members(&mut self, before: &[Disk]) {
         let run = self.run;
         let disks = run.world.disks();
@@ -53,12 +53,12 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// The most events that a superblock of these disks has.
+    /// The highest event count in the superblocks of these disks.
     fn latest_events(&self, disks: impl Iterator<Item = usize>) -> u64 {
         disks.filter_map(|disk| superblock(self.run, disk)).map(|own| own.events).max().unwrap_or(0)
     }
 
-    /// `latest` is the most events of a superblock that is not edited.
+    /// Edits one member. `latest` is the highest event count of a superblock that is not edited.
     fn edit_member(&mut self, disk: usize, before: &Disk, latest: u64) {
         match self.rng.u32(0..12) {
             0 => self.put_older(disk, before, latest),
@@ -71,9 +71,9 @@ impl<'a> Edits<'a> {
         }
     }
 
-    /// The whole disk as it was before, if a superblock that is not edited tells its age: one that
-    /// has heard of more than one event since. The old contents of the disk itself are no witness,
-    /// nor is a superblock that is edited.
+    /// Puts the whole disk back as it was before, if an unedited superblock can show its age: one
+    /// that is more than one event ahead. The old superblock cannot show its own age, nor can an
+    /// edited one.
     fn put_older(&self, disk: usize, before: &Disk, latest: u64) {
         let run = self.run;
         let kept = run.world.disk(disk, |disk| std::mem::replace(disk, before.clone()));
@@ -95,7 +95,8 @@ impl<'a> Edits<'a> {
         self.count(what);
     }
 
-    /// With a checksum that is right; sometimes written later than all others.
+    /// Edits a superblock and keeps its checksum right; sometimes it becomes the latest by its
+    /// update time.
     fn edit_superblock(
         &mut self,
         disk: usize,
@@ -113,8 +114,8 @@ impl<'a> Edits<'a> {
         self.count(what);
     }
 
-    /// A bitmap that disagrees; it marks nothing that is needed, since the array was stopped in
-    /// order.
+    /// Edits a bitmap's header so that it disagrees with the superblock. No set bit is needed,
+    /// since the array was stopped in order.
     fn edit_bitmap(&mut self, disk: usize) {
         let Some(own) = superblock(self.run, disk) else { return };
         let Some(offset) = own.bitmap_offset() else { return };
@@ -141,7 +142,7 @@ impl<'a> Edits<'a> {
     }
 }
 
-/// It says that it is another member.
+/// Gives the superblock the number or the role of another member.
 fn claim_another(own: &mut Superblock, rng: &mut Rng, run: &Run) -> &'static str {
     let disks = run.world.disks() as u32;
     let other = (own.dev_number + rng.u32(1..disks)) % disks;
@@ -157,7 +158,7 @@ fn claim_another(own: &mut Superblock, rng: &mut Rng, run: &Run) -> &'static str
     "edited: the role of another"
 }
 
-/// It has heard of fewer updates than the others, or of more.
+/// Makes the superblock older or newer than the others.
 fn of_another_age(own: &mut Superblock, rng: &mut Rng, run: &Run) -> &'static str {
     let others = 0..run.world.disks().min(own.roles.len());
     match rng.u32(0..6) {
@@ -170,7 +171,7 @@ fn of_another_age(own: &mut Superblock, rng: &mut Rng, run: &Run) -> &'static st
     "edited: another age"
 }
 
-/// Of another size or geometry, or of another array.
+/// Gives the superblock another size, geometry or array.
 fn of_another_shape(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static str {
     let chunk = u64::from(own.chunk_sectors);
     match rng.u32(0..10) {
@@ -188,7 +189,7 @@ fn of_another_shape(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static st
     "edited: another size or shape"
 }
 
-/// The metadata beside its data are somewhere else, or it is in another state.
+/// Moves the bitmap or log, or changes the state in the superblock.
 fn of_other_places(own: &mut Superblock, rng: &mut Rng, _: &Run) -> &'static str {
     let near = of(rng, &[rng.clone().i32(-40..40), rng.clone().i32(0..8000), rng.clone().i32(..)]);
     match rng.u32(0..7) {
@@ -246,7 +247,7 @@ mod tests {
         assert!((20..80).contains(&numbers), "{numbers} of 100 claim another number");
     }
 
-    /// An edit that leaves a superblock with a wrong checksum is one of its own.
+    /// A wrong checksum is an edit of its own.
     #[test]
     fn an_edited_superblock_has_a_checksum_that_is_right() {
         let (run, mut rng) = (stopped(), Rng::with_seed(1));

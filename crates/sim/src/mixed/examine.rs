@@ -1,4 +1,10 @@
-//! Arrays under examination: degraded, healed, checked and compared.
+//! Examines arrays: degrades, heals, checks and compares them.
+//!
+//! Invariants:
+//! * A disk counts as hurt before this module fails it.
+//! * Members are failed for a comparison only while parity fits, and never more than it makes up
+//!   for.
+//! * An array has settled before members are failed for a comparison.
 
 use super::array::Admin;
 use super::compare::compare;
@@ -9,7 +15,7 @@ use fastrand::Rng;
 /// Sectors of a stripe's block.
 const BLOCK: u64 = 8;
 
-/// One member fails, which is on record when this returns.
+/// Fails one member. The other superblocks record the failure before this returns.
 pub(super) fn degrade(admin: &Admin, rng: &mut Rng) {
     let run = &admin.run;
     let disk = rng.u64(0..run.world.disks() as u64) as usize;
@@ -19,16 +25,16 @@ pub(super) fn degrade(admin: &Admin, rng: &mut Rng) {
     }
 }
 
-/// Bits of the bitmap that were set when the array was made are cleared, so that the next write has
-/// to set them. If `is_settled`, nothing has to be synchronised, either.
+/// Waits until the bitmap has no bit from the creation of the array, so that the next write must
+/// set one. If `is_settled`, waits for synchronisations, too.
 pub(super) fn await_empty_bitmap(admin: &Admin, is_settled: bool) {
     let is_empty = |status: &ArrayStatus| status.bitmap.is_none_or(|bitmap| bitmap.pages_used == 0);
     admin.wait("an empty bitmap", is_empty);
     _ = is_settled && admin.wait_until_settled();
 }
 
-/// Examines an array that lost its power: once it is synchronised parity fits, and without as many
-/// members as it may lose it holds the same.
+/// Examines an array that lost its power: once it is synchronised, parity must fit, and the data
+/// must be the same without as many members as it may lose.
 pub(super) fn examine_cut(admin: &Admin, rng: &mut Rng) {
     if admin.wait_until_settled() {
         admin.check();
@@ -36,8 +42,8 @@ pub(super) fn examine_cut(admin: &Admin, rng: &mut Rng) {
     }
 }
 
-/// Examines an array with no load on it: it becomes whole, parity fits, and without as many members
-/// as it may lose it holds the same.
+/// Examines an array without load: it must become whole, parity must fit, and the data must be the
+/// same without as many members as it may lose.
 pub(super) fn examine(admin: &Admin, rng: &mut Rng) {
     if !admin.wait_until_settled() || !admin.heal_all() {
         return;
@@ -51,7 +57,8 @@ pub(super) fn examine(admin: &Admin, rng: &mut Rng) {
     admin.wait_until_settled();
 }
 
-/// Compares everything without as many members as may fail: these.
+/// Fails as many members as the array may lose, and compares all data. Returns the disks of these
+/// members.
 fn compare_degraded(admin: &Admin, rng: &mut Rng) -> Vec<usize> {
     let failed = admin.degrade(rng);
     let counts = &admin.run.counts;
@@ -61,8 +68,9 @@ fn compare_degraded(admin: &Admin, rng: &mut Rng) -> Vec<usize> {
 }
 
 impl Run {
-    /// An array lacked a member when the power went: the data of that member is spoilt where others
-    /// were being written, unless a log was kept, which saves what was not itself being written.
+    /// Tells the oracle of a write hole: an array lacked a member when the power went. In each
+    /// stripe that was being written, the block of that member may hold anything. With a partial
+    /// parity log, only the blocks that were being written may.
     pub(super) fn admit_write_hole(&self, target: usize) {
         let Some(of) = self.plan.targets[target].redundancy else { return };
         let oracle = &mut self.oracles.borrow_mut()[target];
@@ -90,8 +98,8 @@ mod tests {
     use super::super::testing::{array, run_of};
     use super::*;
 
-    /// Blocks of a row and a half of an array, chunks of two blocks, that a write hole may have
-    /// spoilt while block 5 was written.
+    /// The blocks that a write hole may have spoilt while block 5 was written, in an array of one
+    /// and a half rows with chunks of two blocks.
     fn spoilt_blocks(logged: bool) -> Vec<u64> {
         let mut plan: Plan = array();
         let redundancy = Some(Redundancy { parity: 1, data: 2, chunk: 2 * BLOCK, logged });

@@ -1,5 +1,4 @@
-//! Faults that are harder on an array than that of a disk alone: errors while a member is rebuilt,
-//! and disks without room.
+//! Array faults beyond the failure of one disk: errors during a rebuild, and full disks.
 
 use super::array::Admin;
 use super::life::Life;
@@ -8,18 +7,18 @@ use drystone_core::clock::Ns;
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, Command, DiskState};
 
-/// KiB a second of a rebuild that must last: half a second, with the disks that there are.
+/// KiB a second of a rebuild that must last: half a second with these disks.
 const SLOW: u64 = 2_000;
-/// The pause between two checks of its effect.
+/// The pause between two checks of a fault's effect.
 const LOOK_NS: Ns = 10_000_000;
 /// Most checks.
 const LOOKS: u64 = 40;
-/// The longest that there is no room: it is looked for again each second.
+/// The longest time that disks are full; the array tries again each second.
 const FULL_NS: Ns = 4_000_000_000;
-/// Sectors of a member in which data is.
+/// The sectors of a member that hold data.
 const DATA: std::ops::Range<u64> = 2048..4096;
 
-/// Which disk has errors in a rebuild.
+/// The disk that has errors in a rebuild.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Source,
@@ -35,7 +34,8 @@ fn is_rebuilt(state: DiskState) -> bool {
 }
 
 impl Life {
-    /// A member is rebuilt on a new disk, and that, or one that it is rebuilt from, has errors.
+    /// Rebuilds a member on a new disk, and puts errors on that disk or on one that the rebuild
+    /// reads.
     pub(super) fn rebuild_with_errors(&mut self) {
         let lost = self.disk();
         self.speed_of(SLOW);
@@ -50,7 +50,7 @@ impl Life {
         self.order("speed", Command::Speed { min: Some(kib), max: Some(kib) });
     }
 
-    /// Begin to replace the member, or to do without it and to rebuild it. False if nothing has
+    /// Begin to replace the member, or fail it and begin to rebuild it. False if no rebuild has
     /// begun.
     fn begin_rebuild(&mut self, lost: usize) -> bool {
         let name = Admin::name(lost);
@@ -73,7 +73,7 @@ impl Life {
         let state = |disk: usize| Admin::state(&status, disk).map(|(state, _)| state);
         let disks = 0..self.run.world.disks();
         let target = disks.clone().find(|disk| state(*disk).is_some_and(is_rebuilt));
-        // A member that is replaced is the one that is read.
+        // The first source is `lost` itself: a replacement copies from the member that it replaces.
         let mut sources = disks.map(|disk| (lost + disk) % self.run.world.disks());
         let source = sources
             .find(|disk| matches!(state(*disk), Some(DiskState::InSync(_))))
@@ -87,7 +87,7 @@ impl Life {
         }
     }
 
-    /// The disk has errors for a while, perhaps until the rebuild ends.
+    /// Puts errors on the disk for a while, perhaps until the rebuild ends.
     fn spoil(&mut self, disk: usize, side: Side) {
         let (ppm, all) = (1 + self.rng.u32(0..300_000), self.rng.u32(0..3) == 0);
         let sectors: Vec<u64> = (0..30).map(|_| self.rng.u64(DATA)).collect();
@@ -117,7 +117,7 @@ impl Life {
         self.admin.heal(disk);
     }
 
-    /// Wait for a while: whether the disk had errors while something was being rebuilt.
+    /// Waits for a while. True if the disk had errors during a rebuild.
     fn wait_for_errors(&mut self, disk: usize, side: Side) -> bool {
         let errors = || self.run.world.disk(disk, |disk| errors(disk.counts(), side));
         let before = errors();
@@ -132,7 +132,7 @@ impl Life {
         met
     }
 
-    /// Disks have no room for a while: writes wait for it, and no member fails.
+    /// Makes disks full for a while: writes must wait for room, and no member may fail.
     pub(super) fn fill(&mut self) {
         let Some(disks) = self.disks_to_fill() else { return };
         let set = |is_full: bool| {
@@ -155,8 +155,8 @@ impl Life {
         self.judge_full(&good);
     }
 
-    /// Logs of partial parity have no room of their own: a member that finds none for its log
-    /// fails, so that is like any other fault.
+    /// The disks to fill. With a partial parity log it is only a disk that the array can lose: a
+    /// member fails if its log finds no room.
     fn disks_to_fill(&mut self) -> Option<Vec<usize>> {
         let logged = self.run.plan.targets.iter().any(|t| t.redundancy.is_some_and(|of| of.logged));
         if !logged {
@@ -167,7 +167,7 @@ impl Life {
         self.admin.hurt_if_spared(disk).then(|| vec![disk])
     }
 
-    /// Members against which nothing is known, and that must remain members.
+    /// Members without a known fault that must remain members.
     fn in_sync(&self) -> Vec<usize> {
         let status = self.admin.status();
         let is_good = |disk: &usize| {
@@ -184,7 +184,7 @@ impl Life {
     fn judge_full(&self, good: &[usize]) {
         let answered = self.admin.order("asked", Command::Speed { min: None, max: None });
         let now = self.in_sync();
-        // An answer after the power has gone reaches nobody.
+        // Without power the state of the array says nothing.
         if self.run.off.get() || answered.is_err() {
             return;
         }
@@ -195,7 +195,7 @@ impl Life {
     }
 }
 
-/// Operations of the disk that were errors on this side.
+/// The number of the disk's errors that count for this side.
 fn errors(counts: &DiskCounts, side: Side) -> u64 {
     match side {
         Side::Source => counts.read_errors + counts.bad_reads + counts.device_read_errors,

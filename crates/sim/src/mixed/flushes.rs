@@ -1,12 +1,11 @@
-//! The results that flushes may end with: once one has failed none succeeds, until its file is
-//! opened again or the stack started again; from then on one fails only if its disk has done
-//! something since.
+//! The allowed results of flushes. After a flush has failed none succeeds, until the file is
+//! reopened or the stack started again. From then on a flush fails only if its disk has had a fault
+//! since.
 //!
 //! Invariants:
-//! * Only flushes of targets on a single disk are judged: of others it is not known whose error
-//!   they have.
-//! * Nothing is said of a flush that began before its file was opened again: whether the driver saw
-//!   its end before or after that is not known here.
+//! * Only flushes of targets on a single disk are judged: for others the failing disk is unknown.
+//! * A flush that began before its file was reopened is not judged: the driver may have seen its
+//!   end before or after the reopen.
 
 use crate::disk::DiskCounts;
 use drystone_core::Status;
@@ -23,13 +22,13 @@ pub(super) struct Flushes {
 }
 
 struct Reopen {
-    /// I/Os that had begun by then.
+    /// I/Os that had begun when the reopen ended.
     begun: u64,
-    /// The counts of the disk before; `None` if it is not known that all is well since.
+    /// The counts of the disk before the reopen; `None` if failures from before may still show.
     before: Option<DiskCounts>,
 }
 
-/// Everything that is known of the flushes of one disk.
+/// The knowledge of the flushes of one disk.
 pub(super) struct Known {
     failed: BTreeMap<usize, (usize, u64)>,
     reopen: Option<Reopen>,
@@ -38,18 +37,18 @@ pub(super) struct Known {
 /// The outcome of a reopen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It was, and no failure from before can come to light any more.
+    /// The file was reopened, and no earlier failure can show any more.
     Reopened,
-    /// It was, and may hear of failures from before.
+    /// The file was reopened, and an earlier failure may still show.
     Doubtful,
-    /// It was not.
+    /// The file was not reopened.
     Refused,
 }
 
 /// A flush that has ended.
 pub(super) struct Flush {
     pub(super) target: usize,
-    /// The one on which the target is.
+    /// The disk on which the target lies.
     pub(super) disk: usize,
     /// The number of its I/O.
     pub(super) number: u64,
@@ -59,12 +58,12 @@ pub(super) struct Flush {
 }
 
 impl Flushes {
-    /// The stack is started.
+    /// A start begins: all earlier flushes are forgotten.
     pub(super) fn start(&mut self) {
         *self = Self::default();
     }
 
-    /// The file of a disk is about to be opened again. Returns what was known of its flushes.
+    /// The file of a disk is about to be reopened. Returns the knowledge of its flushes.
     pub(super) fn begin_reopen(&mut self, disk: usize) -> Known {
         let failed = self.failed.extract_if(.., |_, (of, _)| *of == disk).collect();
         Known {
@@ -73,7 +72,7 @@ impl Flushes {
         }
     }
 
-    /// That was refused: all is as it was `before`.
+    /// The reopen was refused: the knowledge from `before` holds again.
     pub(super) fn stays(&mut self, disk: usize, before: Known) {
         self.failed.extend(before.failed);
         match before.reopen {
@@ -82,13 +81,13 @@ impl Flushes {
         }
     }
 
-    /// That is over, with so many I/Os begun, and what the disk had counted before if no failure
-    /// from before that can come to light any more.
+    /// The reopen has ended, when `begun` I/Os had begun. `before` has the disk's counts from
+    /// before it, or nothing if an earlier failure may still show.
     pub(super) fn reopened(&mut self, disk: usize, begun: u64, before: Option<DiskCounts>) {
         self.reopens.insert(disk, Reopen { begun, before });
     }
 
-    /// Judges one. `now` and `start` are the counts of its disk, now and at the start.
+    /// Judges a flush. `now` and `start` are the counts of its disk, now and at the start.
     pub(super) fn ended(
         &mut self,
         flush: &Flush,
@@ -134,7 +133,7 @@ mod tests {
         DiskCounts { flush_errors, write_errors, ..DiskCounts::default() }
     }
 
-    /// True if a flush of the first target may end like that, by what the disk has counted.
+    /// True if a flush of the first target may end with `status`, by the counts `now` of its disk.
     fn may(flushes: &mut Flushes, number: u64, status: Status, now: &DiskCounts) -> bool {
         let flush = Flush { target: 0, disk: 3, number, status, begun: number + 2 };
         flushes.ended(&flush, [now, &counts(0, 0)], &EXCUSES).is_ok()

@@ -9,8 +9,8 @@ use fastrand::Rng;
 /// Sectors that a member of an array has at least.
 const MEMBER_SECTORS: u64 = 2048;
 
-/// Sectors that a member has at least, of an array so small that a power cut can be tried at each
-/// of its moments.
+/// The fewest sectors of a member of a small array: so few that a power cut can be tried at each
+/// moment.
 const SMALL_MEMBER_SECTORS: u64 = 256;
 
 impl Plan {
@@ -41,7 +41,7 @@ impl Plan {
         Plan { starts, faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
-    /// An array, or parts of disks, whose files are cut off while they are used.
+    /// An array, or parts of disks, whose files are truncated during use.
     pub fn shrinks(rng: &mut Rng, ios: u64) -> Self {
         let faults = FaultPlan { cuts: true, ..FaultPlan::default() };
         if rng.bool() {
@@ -58,7 +58,7 @@ impl Plan {
         Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
-    /// Small bios beside one another, on disks with bad sectors.
+    /// Small adjacent bios, on disks with bad sectors.
     pub fn bad_sectors(rng: &mut Rng, ios: u64) -> Self {
         let policy = Policy::random(rng);
         let contexts = rng.u64(1..=4);
@@ -77,16 +77,15 @@ impl Plan {
         Plan { faults, changes, ..builder.plan(policy, contexts, ios, mix) }
     }
 
-    /// A small plan of an array: single blocks and whole rows are written, in all ways that there
-    /// are.
+    /// A small plan of an array: its writes use all methods, from single blocks to whole rows.
     pub fn small_array(rng: &mut Rng) -> Self {
         let policy = Policy::random(rng);
         let contexts = rng.u64(1..=3);
         let ios = rng.u64(2..=12);
         let mix = Mix { blocks_max: of(rng, &[1, 8, 16, 64]), ..Mix::small(rng) };
         let array_event = of(rng, &ArrayEvent::ALL);
-        // Writes that must not be lost come one by one: the first that a failing member does not
-        // take, too.
+        // A write must not be lost even if it is the first that a failing member refuses. So writes
+        // come one by one.
         let mix = match array_event {
             ArrayEvent::Fails => Mix { fua: 80, depth: 2, batch: 1, ..mix },
             _ => mix,
@@ -99,8 +98,8 @@ impl Plan {
         Plan { array_event, ..builder.plan(policy, contexts, ios, mix) }
     }
 
-    /// A small plan, all of whose targets keep data on honest disks that do not fail: so small that
-    /// a power cut can be tried at each of its moments.
+    /// A small plan whose targets all keep data on honest disks that do not fail. It is so small
+    /// that a power cut can be tried at each moment.
     pub fn small(rng: &mut Rng) -> Self {
         let policy = Policy::random(rng);
         let contexts = rng.u64(1..=4);
@@ -138,7 +137,7 @@ impl Mix {
         }
     }
 
-    /// Mostly writes, and much that makes them durable.
+    /// Mostly writes, many of them with FUA or flushes.
     fn small(rng: &mut Rng) -> Self {
         let mut weights = [2, 20, 0, 0, 0, 0];
         weights[2] = of(rng, &[0, 2, 6]);
@@ -164,7 +163,7 @@ impl Mix {
 }
 
 impl FaultPlan {
-    /// The faults of a disk that nobody should see, or that an array waits for.
+    /// Disk faults that no user should see, or that an array waits for.
     fn harmless(rng: &mut Rng) -> Self {
         let mut ppm = |most: u32| if chance(rng, 35) { 1 + rng.u32(0..most) } else { 0 };
         FaultPlan {

@@ -1,13 +1,13 @@
-//! The knowledge that the operator of an array has of its disks, beside what the array says itself.
+//! The operator's knowledge of an array's disks, beyond the status of the array itself.
 //!
 //! Invariants:
 //! * A disk is hurt from before its first fault until it is known to be a whole member again.
-//! * A disk that was wiped is of no array until it was added, and the operator has heard of it.
+//! * A wiped disk belongs to no array until it was added and the operator knows of it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
-/// See the module's text. A run without an array has one in which nothing is known.
+/// See the module's text. In a run without an array it stays empty.
 #[derive(Default)]
 pub(super) struct ArrayHealth {
     hurt: RefCell<BTreeSet<usize>>,
@@ -18,7 +18,7 @@ pub(super) struct ArrayHealth {
     event: Cell<Option<&'static str>>,
 }
 
-/// Everything that is known when the power goes.
+/// The knowledge when the power goes.
 #[derive(Clone)]
 pub(super) struct HealthSnapshot {
     was_hurt: bool,
@@ -38,12 +38,12 @@ impl ArrayHealth {
         self.hurt.borrow_mut().remove(&disk);
     }
 
-    /// The faults of all disks end with a start.
+    /// A start begins: no disk is hurt any more.
     pub(super) fn heal_all(&self) {
         self.hurt.borrow_mut().clear();
     }
 
-    /// True if the disk is no whole member, or may soon not be.
+    /// True if the disk is not a whole member, or may soon not be one.
     pub(super) fn is_hurt(&self, disk: usize) -> bool {
         self.hurt.borrow().contains(&disk)
     }
@@ -53,13 +53,12 @@ impl ArrayHealth {
         self.hurt.borrow().iter().copied().collect()
     }
 
-    /// The disk is made empty, and of no array.
+    /// The disk is wiped, and belongs to no array.
     pub(super) fn wipe(&self, disk: usize) {
         self.wiped.borrow_mut().insert(disk);
     }
 
-    /// Disks that were wiped, without those of which `is_member` says that they became members
-    /// meanwhile.
+    /// Drops the wiped disks that have become members by `is_member`. Returns the others.
     pub(super) fn retain_wiped(&self, is_member: impl Fn(usize) -> bool) -> Vec<usize> {
         let mut wiped = self.wiped.borrow_mut();
         wiped.retain(|disk| !is_member(*disk));
@@ -71,7 +70,7 @@ impl ArrayHealth {
         self.is_adding.set(true);
     }
 
-    /// That is over. A disk that was `added` is no wiped one any more.
+    /// The addition has ended. The disk that was `added` is no longer a wiped one.
     pub(super) fn end_adding(&self, added: Option<usize>) {
         self.is_adding.set(false);
         added.iter().for_each(|disk| _ = self.wiped.borrow_mut().remove(disk));
@@ -92,24 +91,24 @@ impl ArrayHealth {
         self.was_hurt.get()
     }
 
-    /// A member was rebuilt up to a sector when the array was stopped.
+    /// Notes that a member was rebuilt up to a sector when the array was stopped.
     pub(super) fn stop_rebuild(&self, disk: usize, done: u64) {
         self.rebuilt.set(Some((disk, done)));
     }
 
-    /// The disk on which a member was being rebuilt when the array was stopped, and sectors done;
-    /// once.
+    /// Takes the disk on which a member was being rebuilt when the array was stopped, and its
+    /// rebuilt sectors.
     pub(super) fn take_rebuilt(&self) -> Option<(usize, u64)> {
         self.rebuilt.take()
     }
 
-    /// Something that happens to the array beside its load begins or ends.
+    /// Notes that an event of the array besides its load begins or ends.
     pub(super) fn set_event(&self, event: Option<&'static str>) {
         self.event.set(event);
     }
 
-    /// Everything that is known now, for a start after a cut. `is_used`: the event goes on beside
-    /// I/Os.
+    /// The knowledge now, for a start after a cut. `is_used` keeps the event: I/Os are in flight
+    /// beside it.
     pub(super) fn snapshot(&self, is_used: bool) -> HealthSnapshot {
         HealthSnapshot {
             was_hurt: !self.hurt.borrow().is_empty(),
@@ -119,7 +118,7 @@ impl ArrayHealth {
         }
     }
 
-    /// Begins with what was known when the power went. The event beside which it went.
+    /// Restores the knowledge from when the power went. Returns the event that was on beside I/Os.
     pub(super) fn restore(&self, known: HealthSnapshot) -> Option<&'static str> {
         self.was_hurt.set(known.was_hurt);
         self.wiped.replace(known.wiped);

@@ -1,4 +1,4 @@
-//! One I/O of the workload, from the oracle's word that it begins to its word on how it ended.
+//! One I/O of the workload, from the oracle's note of its begin to its verdict at the end.
 
 use super::flushes::Flush;
 use super::plan::{DeviceKind, Target};
@@ -7,15 +7,15 @@ use crate::oracle::{Ended, FlushId, ReadId, WriteId, fill};
 use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector, Status};
 use std::ops::Range;
 
-/// The identity by which the oracle knows an I/O.
+/// The identity of an I/O in the oracle.
 pub(super) enum Known {
     Read(ReadId),
     /// A write, perhaps after a flush.
     Write(WriteId, Option<FlushId>),
     Flush(FlushId),
-    /// Not for the oracle: on a volume that keeps nothing.
+    /// An I/O of a volume that keeps nothing; the oracle does not know it.
     Nothing,
-    /// It cannot succeed.
+    /// A nonsensical I/O, which must not succeed.
     Nonsense,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Wanted {
 const SECTOR: usize = 512;
 
 impl Wanted {
-    /// Tell the oracle, and make the bio; `buf` is memory that may be used.
+    /// Tell the oracle, and make the bio, with the memory of `buf` if there is one.
     pub(super) fn begin(self, run: &Run, buf: Option<IoBuf>) -> (Io, Box<Bio>) {
         let Wanted { target, range, op, flags, nonsense } = self;
         let to = &run.plan.targets[target];
@@ -101,10 +101,10 @@ fn known(
 }
 
 impl Io {
-    /// Note that the I/O begins, of a context with this number.
+    /// Note that the I/O begins, in the context with this number.
     pub(super) fn note_begin(&self, run: &Run, number: u64, context: u64, bio: &Bio) {
         run.world.digest(number ^ bio.sector.0.rotate_left(32) ^ run.world.now());
-        // A disk sees nothing of what a client has in memory.
+        // A client's memory is not the memory that the server's disk operations use.
         if run.plan.nbd.is_none() {
             run.world.memory_of(number, bio.buf().map(|buf| &buf[..]));
         }
@@ -117,7 +117,7 @@ impl Io {
         });
     }
 
-    /// The I/O has ended: count and judge it.
+    /// Count and judge an I/O that has ended.
     pub(super) fn complete(self, run: &Run, number: u64, bio: &Bio) {
         run.progress.end();
         run.world.digest(number ^ ((bio.status as u64) << 56) ^ run.world.now());
@@ -160,10 +160,10 @@ impl Io {
         run.faults.judge_flush(&Flush { target, disk, number, status, begun })
     }
 
-    /// The I/O has ended: tell the oracle, and hear what is wrong with it.
+    /// Tell the oracle that the I/O has ended. Returns its verdict.
     fn end(self, run: &Run, bio: &Bio) -> Result<(), String> {
         if run.off.get() {
-            // The power is gone: nobody hears of ends any more.
+            // No result counts after the power has gone.
             return Ok(());
         }
         let to = &run.plan.targets[self.target];
@@ -181,7 +181,7 @@ impl Io {
                 Ok(())
             }
             Known::Write(id, flush) => {
-                // A device that drops writes says what it likes.
+                // A device that drops writes may acknowledge them all the same.
                 let tells = to.device_kind != DeviceKind::Drops;
                 if let Some(flush) = flush {
                     oracle.flush_ends(flush, ok && tells);
@@ -198,7 +198,7 @@ impl Io {
         }
     }
 
-    /// Nobody learns how the I/O ended, and it has.
+    /// The I/O has surely ended, but its result is lost.
     pub(super) fn lost(self, run: &Run) {
         let mut oracles = run.oracles.borrow_mut();
         let oracle = &mut oracles[self.target];
@@ -213,8 +213,9 @@ impl Io {
         }
     }
 
-    /// The sectors of which a bad one may be why it failed, of all blocks that it touches: after a
-    /// durable write that failed a file makes nothing durable any more.
+    /// The sectors that can explain an error of the I/O if one is bad: all of the blocks that it
+    /// touches. For a durable I/O these are all sectors: after one failed durable write a file
+    /// makes nothing durable any more.
     fn reach(&self, block: u64) -> Range<u64> {
         let durable = self.flags.intersects(BioFlags::FUA | BioFlags::PREFLUSH);
         if durable || self.op == Op::Flush {
@@ -223,7 +224,7 @@ impl Io {
         self.range.start / block * block..self.range.end.next_multiple_of(block)
     }
 
-    /// Whether there is a reason for this end.
+    /// Checks that a fault explains this status.
     fn judge_status(&self, run: &Run, to: &Target, status: Status) -> Result<(), String> {
         let wrong = |what: &str| {
             let Io { op, range, flags, .. } = self;
@@ -237,7 +238,7 @@ impl Io {
                 wrong("succeeded on a target that fails all I/O")
             }
             Status::Ok => Ok(()),
-            // Nothing that a disk does makes a bio wrong.
+            // No fault of a disk makes a bio invalid.
             Status::Invalid
             | Status::Permission
             | Status::Protection

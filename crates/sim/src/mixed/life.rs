@@ -1,4 +1,4 @@
-//! Events of an array while it is used: members fail and come back, disks have faults, and it is
+//! Events of an array under load: members fail and come back, disks have faults, and the array is
 //! checked, repaired and changed.
 
 use super::array::Admin;
@@ -13,10 +13,10 @@ use std::rc::Rc;
 
 /// The longest that a disk has a fault.
 const FAULT_NS: Ns = 200_000_000;
-/// Sectors of a disk in which bad ones are: all that a small array uses, and its metadata.
+/// The sectors among which bad ones are drawn: all that a small array uses, and its metadata.
 const DISK_SECTORS: u64 = 4096;
 
-/// One start of it.
+/// The events of one start.
 pub(super) struct Life {
     pub(super) run: Rc<Run>,
     start: Rc<Started>,
@@ -31,10 +31,10 @@ impl Life {
         Some(Life { run, start, admin, rng: Rng::with_seed(seed) })
     }
 
-    /// Until the start's share of the work is done, or the power goes.
+    /// Causes events until the start's share of the work is done, or the power goes.
     pub(super) fn run(mut self) {
         self.run.counts.borrow_mut().add("array: start", 1);
-        // Before most of what will be written has got its room.
+        // Early, before most of the sectors to be written are allocated.
         if self.run.plan.faults.full {
             self.fill();
         }
@@ -49,7 +49,7 @@ impl Life {
         self.start.end_control();
     }
 
-    /// Until a few more I/Os have begun.
+    /// Waits until a few more I/Os have begun, fewer than `most`.
     fn let_pass(&mut self, most: u64) {
         let ahead = self.run.progress.begun() + self.rng.u64(0..most);
         self.start.wait_for(&self.run, ahead.min(self.start.limit()));
@@ -110,7 +110,7 @@ impl Life {
         self.admin.replace(disk);
     }
 
-    /// Somebody pulls a member out, and puts it back, or a new one.
+    /// Fails a member, and later brings it back, or a new one.
     fn lose(&mut self) {
         let disk = self.disk();
         if !self.admin.hurt_if_spared(disk) {
@@ -121,7 +121,7 @@ impl Life {
         self.admin.heal(disk);
     }
 
-    /// A disk has faults for a while, and perhaps longer.
+    /// Puts faults on a disk for a while, and perhaps longer.
     fn fault(&mut self) {
         let disk = self.disk();
         if !self.admin.hurt_if_spared(disk) {

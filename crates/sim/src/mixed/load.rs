@@ -1,4 +1,4 @@
-//! The contexts' threads: each submits, reaps, waits and stays away as its seed says.
+//! The threads of the contexts: each submits, reaps, waits and stays away, as its seed decides.
 
 use super::io::{Io, Wanted};
 use super::plan::Mix;
@@ -83,7 +83,7 @@ impl Load {
         self.cx = Some(cx);
     }
 
-    /// Work until this start's share is done, or the power goes.
+    /// Work until the start's share is done, or the power goes.
     pub(super) fn run(mut self) {
         while self.start.goes_on(&self.run) {
             self.submit();
@@ -110,7 +110,8 @@ impl Load {
         }
     }
 
-    /// The thread gives its context up, with all that is in flight: nobody learns how it ends.
+    /// Drops the context with its I/Os in flight, and opens another one. The results of these I/Os
+    /// are lost.
     fn exchange_context(&mut self) {
         drop(self.cx.take());
         let open = std::mem::take(&mut self.open);
@@ -138,7 +139,7 @@ impl Load {
         }
     }
 
-    /// One more I/O for `target`, unless it is one of those that are left out.
+    /// Adds one I/O for `target`, unless this run leaves it out.
     fn add(&mut self, target: usize) {
         let wanted = self.wanted(target);
         let (priority, group) = (self.priority(), self.group());
@@ -205,7 +206,7 @@ impl Load {
         first * block..(first + length) * block
     }
 
-    /// Sectors that no device has.
+    /// A range beyond the end of the device.
     fn beyond(&mut self, target: usize) -> std::ops::Range<u64> {
         let first = [1 << 40, u64::MAX >> 12, 1 << 30][self.rng.u64(0..3) as usize];
         let block = self.run.plan.targets[target].block;
@@ -236,7 +237,7 @@ impl Load {
         groups.get(n).copied().unwrap_or(0)
     }
 
-    /// Wait, or look, or be somewhere else.
+    /// Waits, polls, or stays away from the context.
     fn rest(&mut self) {
         let away = self.mix().away_ns;
         match self.rng.u32(0..8) {

@@ -1,5 +1,10 @@
-//! Events of an array while the moments of a crash enumeration are taken: a member fails, or
-//! goes and comes back, or the array is checked or repaired, all beside its load.
+//! Events of an array during a crash enumeration, beside its load: a member fails, or goes and
+//! comes back, or the array is checked or repaired.
+//!
+//! Invariants:
+//! * At most one event is on at a time, and the run's health names it while it lasts.
+//! * A member counts as hurt from before its fault until it is whole again.
+//! * The fiber counts as a control of the start until it has dropped its administrator.
 
 use super::array::Admin;
 use super::plan::ArrayEvent;
@@ -11,14 +16,15 @@ use drystone_raid::array::{ArrayState, ArrayStatus, Command, DiskState};
 use fastrand::Rng;
 use std::rc::Rc;
 
-/// So fast that a synchronisation goes on while others use the array, KiB a second.
+/// The speed of a synchronisation beside the load, in KiB a second: so high that the load does not
+/// slow it.
 const FAST: u64 = 1 << 20;
 /// The pause between two checks whether the array is dirty: less than a write takes.
 const LOOK_NS: Ns = 10_000;
 /// Checks or repairs, at most.
 const ROUNDS: u32 = 6;
 
-/// The fiber that has it happen.
+/// The fiber that causes the plan's event.
 struct Maintenance {
     run: Rc<Run>,
     start: Rc<Started>,
@@ -26,7 +32,7 @@ struct Maintenance {
     rng: Rng,
 }
 
-/// Spawn the fiber that has happen what the plan says, if it is about an array.
+/// Spawn the fiber that causes the plan's event, if the plan has an array.
 pub(super) fn spawn_maintenance(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
     let Some(admin) = Admin::new(run, start) else { return };
     let (run, rng) = (run.clone(), Rng::with_seed(rng.u64(..)));
@@ -51,13 +57,13 @@ impl Maintenance {
         self.start.end_control();
     }
 
-    /// A share of the I/Os is begun first: so many quarters.
+    /// Waits until so many quarters of the I/Os have begun from now on.
     fn let_pass(&mut self, quarters: u64) {
         let ahead = self.run.progress.begun() + self.run.plan.ios * quarters / 4;
         self.start.wait_for(&self.run, ahead.min(self.start.limit()));
     }
 
-    /// One of the members, which counts as hurt from now on.
+    /// Picks a member, which counts as hurt from now on.
     fn hurt_member(&mut self) -> usize {
         let disk = self.member();
         self.run.health.hurt(disk);
@@ -75,7 +81,8 @@ impl Maintenance {
     fn fail(&mut self) {
         let quarters = self.rng.u64(0..3);
         self.let_pass(quarters);
-        // A write of data must meet it first, not the record that the array is dirty.
+        // A write of data must meet the fault first, not the write of the superblock that makes the
+        // array dirty.
         while self.admin.status().state != ArrayState::Active && self.start.goes_on(&self.run) {
             self.run.world.sleep(LOOK_NS);
         }
@@ -104,7 +111,7 @@ impl Maintenance {
         }
     }
 
-    /// The array is whole all the while: nobody is hurt.
+    /// Replaces a member. The array stays whole all the while, so no disk is hurt.
     fn copy(&mut self) {
         let _ = self.admin.order("speed", Command::Speed { min: Some(FAST), max: Some(FAST) });
         self.let_pass(1);
@@ -145,8 +152,8 @@ mod tests {
     use std::cell::Cell;
     use std::collections::BTreeSet;
 
-    /// Has `array_event` happen to an array without load. Returns the run, and the events that
-    /// were on meanwhile.
+    /// Causes `array_event` on an array without load. Returns the run, and the events that were on
+    /// meanwhile.
     fn maintained(array_event: ArrayEvent) -> (Rc<Run>, BTreeSet<&'static str>) {
         let run = run_of(Plan { array_event, ..array() });
         let (events, over) = (Rc::new(Cell::new(BTreeSet::new())), Rc::new(Cell::new(false)));
@@ -173,7 +180,7 @@ mod tests {
         (run, events.take())
     }
 
-    /// All that is known to be wrong with the disks.
+    /// True if no disk is known to be hurt.
     fn is_well(run: &Run) -> bool {
         run.health.hurt_disks().is_empty() && run.health.retain_wiped(|_| false).is_empty()
     }

@@ -1,4 +1,4 @@
-//! The scenario `mixed`: everything at once; and `crash` for the same stacks.
+//! The scenario `mixed`: all features and faults together; and `crash` for the same stacks.
 
 mod array;
 mod boot;

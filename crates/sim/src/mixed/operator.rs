@@ -48,7 +48,7 @@ impl Operator {
             }
             end(&self.run, start);
         }
-        // A last start finds all that was flushed in the end.
+        // A last start compares all data that was flushed before.
         if let Some(start) = start_stack(&self.run, &mut self.rng, true) {
             end(&self.run, start);
         }
@@ -69,7 +69,7 @@ impl Operator {
         }
     }
 
-    /// Let it work until the power goes, at any moment.
+    /// Let the loads work, and cut the power at a random moment.
     fn cut_at(&mut self, start: &Rc<Started>, limit: u64, may_kill: bool) {
         let begin = self.run.progress.begun();
         let left = limit.saturating_sub(begin);
@@ -84,13 +84,14 @@ impl Operator {
     fn cut(&mut self, start: &Started, may_kill: bool) {
         let run = &self.run;
         run.health.set_was_hurt(is_hurt(run, start.stack()));
-        // A disk that is gone has lost its power already.
+        // A vanished disk has lost its power already: then the cut must not be a kill, which keeps
+        // caches.
         let gone = |disk| !run.world.disk(disk, |disk: &mut Disk| disk.is_on());
         let kill = may_kill && self.rng.u32(0..4) == 0 && !(0..run.world.disks()).any(gone);
         run.power_off(kill);
     }
 
-    /// The last start.
+    /// Finishes the last start: its work is done, and an array is examined.
     fn finish(&mut self, start: &Rc<Started>) {
         Shutdown::new(&self.run, start).finish_work();
         if let Some(admin) = Admin::new(&self.run, start) {
@@ -107,7 +108,7 @@ mod tests {
     use super::super::testing::{on_fiber, run_of, two_disks};
     use super::*;
 
-    /// A run of three starts, and the sum of all that happened.
+    /// A run of three starts, and its digest and number of events.
     fn operated(seed: u64) -> (Rc<Run>, (u64, u64)) {
         let run = run_of(Plan { ios: 60, starts: 3, ..two_disks() });
         let ended = on_fiber(&run, move |run| Operator::new(run.clone(), seed).operate());

@@ -7,16 +7,16 @@ use crate::schedule::Policy;
 use fastrand::Rng;
 use std::fmt::Write;
 
-/// The way in which a device or volume treats what it is given.
+/// The way in which a device or volume treats data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// It keeps data.
     Keeps,
     /// It keeps data until its process ends.
     Forgets,
-    /// Its disk says that data is durable which is not.
+    /// Its disk claims that volatile data is durable.
     Lies,
-    /// It may not do writes that it says it has done.
+    /// It may acknowledge writes without doing them.
     Drops,
     /// It reads as zeroes, whatever is written.
     Zero,
@@ -25,47 +25,47 @@ pub enum DeviceKind {
 }
 
 impl DeviceKind {
-    /// True if reads depend on what was written: others are unknown to the oracle.
+    /// True if reads depend on earlier writes; the oracle does not know other devices.
     pub(super) fn holds_data(self) -> bool {
         !matches!(self, DeviceKind::Zero | DeviceKind::Error)
     }
 }
 
-/// Something that I/O goes to.
+/// A device, or a part of one, that the load uses.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// The device.
+    /// The device's name.
     pub name: String,
     /// Its kind, for the counts.
     pub kind: &'static str,
-    /// The first sector of it that is used.
+    /// The first sector that the load uses.
     pub first: u64,
-    /// Their number.
+    /// The number of sectors that the load uses.
     pub sectors: u64,
     /// Sectors of its logical block.
     pub block: u64,
-    /// The disks that it stands on; none of those that are only logged to.
+    /// The disks that hold its data, without disks that hold only a log of its writes.
     pub disks: Vec<usize>,
-    /// The disk and the sector of it at which it begins, if it lies there in one piece whatever
-    /// happens: then an error is known by its sectors.
+    /// The disk and the sector at which the target begins, if it always lies there in one piece. An
+    /// error of the target then has a known sector.
     pub lies_at: Option<(usize, u64)>,
-    /// The way in which it treats what it is given.
+    /// The way in which it treats data.
     pub device_kind: DeviceKind,
-    /// Faults must be expected of it even if no disk has any.
+    /// True if it may fail although no disk has a fault.
     pub fails: bool,
-    /// Everything that is known of it if it is an array: no fault of a disk excuses one of it.
+    /// The shape of the array, if it is one: no fault of a disk excuses an error of it.
     pub redundancy: Option<Redundancy>,
     /// Tables that map it to the same places; empty if it is no volume.
     pub tables: Vec<String>,
     /// The places between which it may move: its place now and another one, each a leaf and a
     /// sector.
     pub moves: Option<[(String, u64); 2]>,
-    /// A longer table, the sectors that it has, and the leaf that must grow first, with its new
-    /// size in bytes.
+    /// A longer table, its number of sectors, and the leaf that must grow first, with the leaf's
+    /// new size in bytes.
     pub longer: Option<(String, u64, String, u64)>,
 }
 
-/// Which operations there are, and how often.
+/// The operations, and how often each is chosen.
 #[derive(Clone, Debug)]
 pub struct Mix {
     /// Weights: read, write, flush, discard, write zeroes, nonsense.
@@ -111,7 +111,7 @@ pub struct FaultPlan {
     pub flush_error_drops: bool,
     /// Stalls of 1 to 60 seconds.
     pub stall_ppm: u32,
-    /// Transfers that do less than was asked.
+    /// Short transfers.
     pub short_ppm: u32,
     /// Operations that are interrupted.
     pub interrupted_ppm: u32,
@@ -125,7 +125,7 @@ pub struct FaultPlan {
     pub device_errors: bool,
     /// A disk vanishes until the next start.
     pub vanish: bool,
-    /// Files of disks are cut off, and nothing else goes wrong.
+    /// Files of disks are truncated; no other fault occurs.
     pub cuts: bool,
 }
 
@@ -136,7 +136,7 @@ pub enum ArrayEvent {
     Nothing,
     /// A member is missing from the beginning.
     Degraded,
-    /// A disk takes no writes any more, and is there again after a crash.
+    /// A disk fails all writes, and is back after a crash.
     Fails,
     /// A member is pulled out, and put back with what it held.
     Returns,
@@ -151,7 +151,7 @@ pub enum ArrayEvent {
 }
 
 impl ArrayEvent {
-    /// A weighted choice. Without a spare nothing is copied, and so nothing happens.
+    /// A weighted choice. Without a spare, `Copied` does nothing.
     pub const ALL: [ArrayEvent; 10] = [
         ArrayEvent::Copied,
         ArrayEvent::Repair,
@@ -166,7 +166,7 @@ impl ArrayEvent {
     ];
 }
 
-/// All of it.
+/// The plan of one seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The stack file, up to the volumes.
@@ -185,15 +185,15 @@ pub struct Plan {
     pub ios: u64,
     /// Starts of the stack; all but the last end by a power cut or a kill.
     pub starts: u64,
-    /// The mix of what the contexts do.
+    /// The mix of the contexts' operations.
     pub mix: Mix,
-    /// Everything that goes wrong.
+    /// The faults of the disks.
     pub faults: FaultPlan,
     /// Changes of the running stack in each start.
     pub changes: u64,
     /// The order of fibers.
     pub policy: Policy,
-    /// Everything that is served, in the scenario `nbd`.
+    /// The exports and clients, in the scenario `nbd`.
     pub nbd: Option<NbdPlan>,
     /// The event that happens to an array while its moments are taken.
     pub array_event: ArrayEvent,
@@ -213,7 +213,7 @@ pub(super) fn chance(rng: &mut Rng, percent: u32) -> bool {
     rng.u32(0..100) < percent
 }
 
-/// One of them.
+/// One of `all`, drawn at random.
 pub(super) fn of<T: Copy>(rng: &mut Rng, all: &[T]) -> T {
     all[rng.u64(0..all.len() as u64) as usize]
 }

@@ -1,8 +1,9 @@
-//! The number of I/Os that have begun and ended, which are left out, and when the last one ended.
+//! The progress of the load: the I/Os that have begun and ended, which are left out, and the time
+//! of the last end.
 //!
 //! Invariants:
-//! * An I/O that is left out counts as begun and ended at once: numbers are the same whatever is
-//!   left out.
+//! * An I/O that is left out counts as begun and ended at once. So an I/O has the same number
+//!   whichever others are left out.
 //! * One fiber at a time waits for I/Os to begin.
 
 use crate::order::Keep;
@@ -16,14 +17,14 @@ pub(super) struct Progress {
     keep: Option<Keep>,
     begun: Cell<u64>,
     ended: Cell<u64>,
-    /// When the last I/O ended: the time, and pauses until then.
+    /// The time of the last progress, and the number of pauses until then.
     last_end: Cell<(Ns, u64)>,
-    /// The fiber that waits until so many I/Os have begun.
+    /// The fiber that waits, and the number of I/Os that must have begun.
     waiter: Cell<Option<(u64, FiberId)>>,
 }
 
 impl Progress {
-    /// Of a run in which all I/Os are done, or those that are kept.
+    /// The progress of a run that does all I/Os, or those in `keep`.
     pub(super) fn new(world: World, keep: Option<Keep>) -> Self {
         let last_end = Cell::new((world.now(), 0));
         let (begun, ended) = (Cell::new(0), Cell::new(0));
@@ -58,12 +59,12 @@ impl Progress {
         self.note();
     }
 
-    /// Those whose contexts were dropped have ended, too.
+    /// All I/Os have ended, also those of dropped contexts.
     pub(super) fn end_all(&self) {
         self.ended.set(self.begun.get());
     }
 
-    /// There is progress now, whether or not an I/O has ended.
+    /// Counts as progress, although no I/O has ended.
     pub(super) fn note(&self) {
         self.last_end.set((self.world.now(), self.world.pauses()));
     }
@@ -74,7 +75,7 @@ impl Progress {
         (self.world.now() - since, self.world.pauses() - pauses)
     }
 
-    /// The running fiber sleeps until so many I/Os have begun, or `goes_on` says no.
+    /// The running fiber sleeps until so many I/Os have begun or `goes_on` is false.
     pub(super) fn wait_for(&self, begun: u64, goes_on: impl Fn() -> bool) {
         while self.begun.get() < begun && goes_on() {
             self.waiter.set(Some((begun, self.world.running())));
@@ -83,7 +84,7 @@ impl Progress {
         self.waiter.set(None);
     }
 
-    /// The fiber that waits for so many I/Os looks again.
+    /// Wakes the waiting fiber if so many I/Os are enough for it.
     pub(super) fn wake_waiter(&self, begun: u64) {
         if let Some((at, fiber)) = self.waiter.get()
             && begun >= at

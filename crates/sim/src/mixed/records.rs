@@ -1,5 +1,11 @@
-//! The superblocks on the disks just before an array is started, read without its assembly. The
-//! start has to keep to them: a member that has missed writes is never read.
+//! The superblocks on the disks just before an array is started, read without the array's own
+//! assembly. The start must respect them: it must never read a member that has missed writes.
+//!
+//! Invariants:
+//! * Reading changes nothing: the superblocks are copied from the disks' contents, without an
+//!   operation.
+//! * `old` has only disks that still call themselves active members. Reads of them count from the
+//!   moment when the array is open.
 
 use super::run::Run;
 use super::started::Started;
@@ -8,9 +14,9 @@ use drystone_raid::metadata::superblock::{
     DevRole, Features, SUPERBLOCK_BYTES_MAX, Superblock, probe,
 };
 
-/// Devices that were members, are there again, and must not be read.
+/// Disks that are old members, which the start must not read.
 pub(super) struct Records {
-    /// Each with the reads that it had done when the array was open.
+    /// Each disk with its count of reads when the array had been opened.
     old: Vec<(usize, u64)>,
 }
 
@@ -42,12 +48,12 @@ impl Records {
         run.counts.borrow_mut().add("array: started beside an old member", beside);
     }
 
-    /// The array has been opened: all reads that find out the members' roles are done.
+    /// The array has been opened: all reads that find the members' roles are done.
     pub(super) fn opened(&mut self, run: &Run) {
         self.old.iter_mut().for_each(|(disk, seen)| *seen = reads(run, *disk));
     }
 
-    /// All of the array was compared: an old member must have taken no part.
+    /// Judges a start after all its data was compared: an old member must have taken no part.
     pub(super) fn judge(&self, run: &Run, start: &Started) {
         let devices = start.stack().devices();
         let Some(array) = devices.iter().find_map(|live| live.array.as_ref()) else { return };
@@ -65,8 +71,8 @@ impl Records {
     }
 }
 
-/// By the freshest superblock it has failed, or it has not heard of an update that all members
-/// have.
+/// True if the freshest superblock says that the member has failed, or if the member has missed an
+/// update that all others have.
 fn is_old(own: &Superblock, fresh: &Superblock) -> bool {
     fresh.role_of(own.dev_number) == DevRole::Faulty || own.events.saturating_add(1) < fresh.events
 }
@@ -82,7 +88,7 @@ pub(super) fn superblock(run: &Run, disk: usize) -> Option<Superblock> {
     })
 }
 
-/// A crash came while the member was being given what it must hold.
+/// Counts a member that a crash interrupted in its recovery.
 fn count_rebuilt(run: &Run, own: &Superblock) {
     let map = own.feature_map;
     let mut counts = run.counts.borrow_mut();
@@ -94,7 +100,8 @@ fn count_rebuilt(run: &Run, own: &Superblock) {
     met("array: started in a recovery, after a checkpoint", rebuilds && own.recovery_offset > 0);
 }
 
-/// A rebuild that was stopped in order is on record as far as it had got: it goes on from there.
+/// Judges the record of a rebuild that was stopped in order: it must reach as far as the rebuild
+/// had got.
 fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
     let Some((disk, done)) = run.health.take_rebuilt() else { return };
     let own = found[disk].as_ref().map(|own| (own.feature_map, own.recovery_offset));
@@ -102,7 +109,7 @@ fn judge_stopped(run: &Run, found: &[Option<Superblock>]) {
         Some((map, recovered)) if map.contains(Features::RECOVERY_OFFSET) && recovered >= done => {
             run.counts.borrow_mut().add("array: stopped in a rebuild", 1);
         }
-        // It went on to its end before it was stopped.
+        // The rebuild was complete before the array stopped.
         Some((map, _)) if !map.contains(Features::RECOVERY_OFFSET) => {}
         own => run.world.fail(format!(
             "d{disk} was rebuilt up to sector {done} when the array was stopped, on record is \

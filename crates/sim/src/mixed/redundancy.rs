@@ -1,13 +1,13 @@
-//! The losses that an array may have: its known shape, and whether parity makes up for a fault.
+//! The losses that an array can bear: its shape, and whether parity makes up for a fault.
 //!
-//! A role is *safe* if a disk in which nothing is known to be wrong holds it, and stays its member.
-//! A replacement takes the member's place as soon as it is rebuilt, and errors of its reads come to
-//! light only then. So a role whose replacement is hurt is as good as lost.
+//! A role is *safe* if a disk without a known fault holds it and remains its member. A replacement
+//! takes the member's place as soon as it is rebuilt, and only then do errors of its reads show. So
+//! a role with a hurt replacement counts as lost.
 
 use drystone_raid::SyncAction;
 use drystone_raid::array::{ArrayStatus, DiskState};
 
-/// Everything that is known of a target that is an array.
+/// The shape of a target that is an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redundancy {
     /// Members that may be lost.
@@ -16,25 +16,26 @@ pub struct Redundancy {
     pub data: u64,
     /// Sectors of a chunk.
     pub chunk: u64,
-    /// A power cut may spoil nothing but what was being written to a missing member.
+    /// True if a partial parity log limits the write hole: a power cut may spoil only blocks that
+    /// were being written to a missing member.
     pub logged: bool,
 }
 
-/// Nothing has to be done for parity to fit everywhere.
+/// True if parity fits everywhere: no synchronisation runs or is pending.
 pub(super) fn parity_fits(status: &ArrayStatus) -> bool {
     !status.resync_pending && status.sync.is_none_or(|sync| sync.action != SyncAction::Resync)
 }
 
-/// A disk of an array, as faults are judged.
+/// The condition of a disk, by which faults are judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiskCondition {
-    /// Its part in the array; none if it is no disk of it.
+    /// Its state in the array; `None` if the array does not have it.
     pub(super) state: Option<DiskState>,
-    /// Nothing is known against it.
+    /// True if no fault of it is known.
     pub(super) is_good: bool,
 }
 
-/// Roles that stay readable whatever the disks that are not good do.
+/// The number of roles that stay readable whatever the disks that are not good do.
 pub(super) fn safe_roles(disks: &[DiskCondition]) -> u64 {
     let is_safe = |disk: &&DiskCondition| {
         let Some(DiskState::InSync(role)) = disk.state else { return false };

@@ -1,8 +1,8 @@
 //! One run: the state that outlives the starts of one stack on one set of disks.
 //!
 //! Invariants:
-//! * `off` is raised in the same instant in which the disks lose their power: nobody hears what the
-//!   block layer does after that; it only has to come to an end.
+//! * `off` is set in the same instant in which the disks lose their power. No result of the block
+//!   layer counts after that; its work only has to end.
 //! * Nothing borrowed from here is kept across a pause.
 
 use super::disk_faults::DiskFaults;
@@ -25,7 +25,7 @@ pub(super) struct Run {
     pub(super) oracles: RefCell<Vec<Oracle>>,
     /// The volumes with the tables that a start gives them.
     pub(super) volumes: RefCell<Vec<(String, String)>>,
-    /// Sectors of each target by now.
+    /// The present number of sectors of each target.
     pub(super) sizes: RefCell<Vec<u64>>,
     /// The power is off.
     pub(super) off: Cell<bool>,
@@ -33,7 +33,7 @@ pub(super) struct Run {
     pub(super) progress: Progress,
     pub(super) faults: DiskFaults,
     pub(super) health: ArrayHealth,
-    /// The I/O that something is wrong with.
+    /// The I/O that failed.
     pub(super) culprit: Cell<Option<u64>>,
 }
 
@@ -50,7 +50,7 @@ impl Run {
         Self::over(world, Rc::new(plan), keep, oracles)
     }
 
-    /// A run on the disks that the world has, of which the oracles know.
+    /// A run on the world's disks, whose contents the oracles know.
     pub(super) fn over(
         world: World,
         plan: Rc<Plan>,
@@ -102,7 +102,7 @@ impl Run {
         self.sizes.borrow_mut()[target] = sectors;
     }
 
-    /// A failed flush may have lost what was written before it, on its own disk.
+    /// Tells the oracles that a failed flush may have lost earlier writes to the same disk.
     pub(super) fn admit_losses(&self) {
         for disk in 0..self.world.disks() {
             if !self.faults.take_dropped(disk) {
@@ -116,7 +116,7 @@ impl Run {
         }
     }
 
-    /// True if there is a reason for an error of a target.
+    /// True if a fault explains an error of a target.
     pub(super) fn has_failed(&self, target: &Target) -> bool {
         self.faults.may_fail(target, 0..u64::MAX)
     }
@@ -214,7 +214,7 @@ mod tests {
         run.world.disk(1, |disk| {
             (disk.faults().flush_error_ppm, disk.faults().flush_error_drops) = (1_000_000, true);
         });
-        // A flush that fails may be lucky, and drop nothing.
+        // A failed flush may drop nothing by chance.
         for _ in 0..20 {
             operate(&run.world, 1, DiskOp::Write { offset: 0, data: vec![1; 4096], fua: false });
             operate(&run.world, 1, DiskOp::Flush);

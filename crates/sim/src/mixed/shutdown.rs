@@ -1,7 +1,7 @@
-//! The end of a start: its work ends, is made durable, and the stack leaves nothing behind.
+//! The end of a start: its work ends and becomes durable, and the stack leaves nothing behind.
 //!
 //! Invariants:
-//! * A wait ends by progress, or by a failure: nothing is waited for in silence.
+//! * A wait that makes no progress ends with a failure of the run, so no wait lasts for ever.
 //! * A start that failed is never torn down: fibers may still be inside.
 
 use super::nbd::end_server;
@@ -15,10 +15,11 @@ use drystone_stack::live::SleepFn;
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-/// Time without an I/O that ends, although some could, after which nothing goes on any more: longer
-/// than the longest stall and the slowest limit together.
+/// The time without an ended I/O after which the run counts as hung: longer than the longest stall
+/// and the slowest limit together.
 const PATIENCE_NS: Ns = 600_000_000_000;
-/// And pauses of fibers meanwhile: time leaps where nothing happens, which makes nobody slow.
+/// The pauses of fibers that must also have passed: time may jump while no event happens, and a
+/// jump does not mean that a fiber hangs.
 const PATIENCE_PAUSES: u64 = 2_000_000;
 /// The pause between two checks.
 const LOOK_NS: Ns = 200_000;
@@ -36,7 +37,7 @@ impl<'a> Shutdown<'a> {
         Shutdown { run, start }
     }
 
-    /// Let all work end, then make it durable.
+    /// Wait until all work has ended, then flush.
     pub(super) fn finish_work(&self) {
         let limit = self.start.limit();
         self.watch(|run| run.progress.begun() >= limit);
@@ -49,7 +50,7 @@ impl<'a> Shutdown<'a> {
         self.flush();
     }
 
-    /// An orderly end of the server, if there is one: all that it has acknowledged has happened.
+    /// Stops the server in order, if there is one. All that it has acknowledged has happened then.
     fn stop_serving(&self) {
         if self.run.plan.nbd.is_some() {
             self.start.stack().stop();
@@ -58,19 +59,19 @@ impl<'a> Shutdown<'a> {
         self.watch(|_| self.start.loads() == 0 && self.start.served().workers() == 0);
     }
 
-    /// Nothing is in flight any more: I/Os of dropped contexts have ended, too.
+    /// Waits until nothing is in flight, I/Os of dropped contexts included.
     fn settle(&self) {
         self.watch(|_| self.start.free_idle_orphans() == 0);
         self.settle_orphans();
     }
 
-    /// Orphans have ended once their contexts are idle.
+    /// Settles the orphans if their contexts are idle: then they have ended.
     fn settle_orphans(&self) {
         let orphans = self.start.take_orphans();
         if orphans.is_empty() || self.run.off.get() {
             return;
         }
-        // More may come meanwhile.
+        // Another context may have been dropped meanwhile.
         if self.start.free_idle_orphans() > 0 {
             return self.start.add_orphans(orphans);
         }
@@ -95,16 +96,16 @@ impl<'a> Shutdown<'a> {
         }
     }
 
-    /// Wait until `over`, and see that there is progress.
+    /// Wait until `over`, and fail the run if there is no progress.
     pub(super) fn watch(&self, over: impl Fn(&Run) -> bool) {
         let run = self.run;
         run.progress.note();
         while !over(run) && run.world.failure().is_none() {
-            // Requests of clients that left are in flight as long as the server likes.
+            // The requests of a client that left may stay in flight as long as the server likes.
             if run.plan.nbd.is_none() {
                 self.settle_orphans();
             }
-            // The longer nothing happens, the less often.
+            // The pause grows with the time without progress.
             let (idle, _) = run.progress.idle();
             run.world.sleep(LOOK_NS.max((idle / 8).min(PATIENCE_NS / 8)));
             if idle > PATIENCE_NS && run.progress.idle().1 > PATIENCE_PAUSES {
@@ -119,7 +120,7 @@ impl<'a> Shutdown<'a> {
         }
     }
 
-    /// Arrays end with the server: clean, unless they had no power any more.
+    /// Stops the arrays. They must become clean, unless the power has gone.
     fn stop_arrays(&self) {
         let run = self.run;
         if run.world.failure().is_some() {
@@ -127,7 +128,7 @@ impl<'a> Shutdown<'a> {
         }
         let world = run.world.clone();
         let pause = Box::new(move |ns| world.sleep(ns)) as SleepFn;
-        // A synchronisation may go on for longer than is waited for where threads are very slow.
+        // With very slow threads a synchronisation may outlast one try.
         let mut stopped = self.start.stack().stop_arrays(&pause);
         for _ in 0..STOPS {
             if stopped.is_err() {
@@ -154,7 +155,7 @@ impl<'a> Shutdown<'a> {
 pub(super) fn end(run: &Run, start: Rc<Started>) {
     Shutdown::new(run, &start).finish_use();
     if run.world.failure().is_some() {
-        // Fibers may still be in there.
+        // Fibers may still use the stack.
         return std::mem::forget(start);
     }
     drop(start.take_orphans());
@@ -250,7 +251,7 @@ mod tests {
             let ended = with_start(move |run, start| {
                 run.world.disk(0, |disk| disk.faults().flush_error_ppm = 1_000_000);
                 Shutdown::new(run, start).finish_work();
-                // Its errors so far are of former starts.
+                // Errors so far belong to earlier starts.
                 if !may_fail {
                     run.faults.restart_counts();
                 }

@@ -1,8 +1,8 @@
-//! A stack that runs, and the fibers that use it.
+//! A running stack, and the fibers that use it.
 //!
 //! Invariants:
-//! * A start ends when no load, no change and no worker is left: each is counted from before its
-//!   fiber begins until the fiber has given up all that it holds of the stack.
+//! * A start ends when no load, control or worker is left. Each counts from before its fiber begins
+//!   until the fiber has dropped all that it holds of the stack.
 //! * An I/O whose context is dropped is an orphan until its end is certain.
 
 use super::io::Io;
@@ -24,7 +24,7 @@ pub(super) struct Started {
     stack: LiveStack,
     set: Arc<ContextSet>,
     handles: RefCell<Vec<Arc<Handle>>>,
-    /// Numbers of groups, of which some are no more.
+    /// Numbers of throttle groups; some groups may be deleted.
     groups: RefCell<Vec<u32>>,
     /// Fibers that have not ended.
     loads: Cell<u64>,
@@ -32,12 +32,12 @@ pub(super) struct Started {
     served: Served,
     /// I/Os of contexts that were dropped.
     orphans: RefCell<Vec<Io>>,
-    /// Begun I/Os at which its share is done.
+    /// The number of begun I/Os at which the start's share is done.
     limit: Cell<u64>,
 }
 
 impl Started {
-    /// A stack that was opened begins to run.
+    /// A start with the opened stack.
     pub(super) fn new(run: &Run, stack: LiveStack) -> Rc<Self> {
         let groups = make_groups(&stack);
         count_schedulers(run, &stack);
@@ -75,12 +75,12 @@ impl Started {
         self.limit.set(limit);
     }
 
-    /// Begun I/Os at which its share is done.
+    /// The number of begun I/Os at which the start's share is done.
     pub(super) fn limit(&self) -> u64 {
         self.limit.get()
     }
 
-    /// True if threads go on with their work.
+    /// True while threads should go on with their work.
     pub(super) fn goes_on(&self, run: &Run) -> bool {
         !run.off.get() && run.progress.begun() < self.limit.get()
     }
@@ -95,24 +95,24 @@ impl Started {
         self.set.context(world.ring())
     }
 
-    /// Frees the dropped contexts that are idle: how many are left.
+    /// Frees the dropped contexts that are idle. Returns how many are left.
     pub(super) fn free_idle_orphans(&self) -> usize {
         self.set.free_idle_orphans()
     }
 
-    /// The context of a fiber, to be woken at the end.
+    /// Adds the context of a fiber, which the end of the start wakes.
     pub(super) fn add_handle(&self, handle: Arc<Handle>) {
         self.handles.borrow_mut().push(handle);
     }
 
     /// Wakes all contexts.
     pub(super) fn wake_all(&self) {
-        // Fibers may add to them meanwhile.
+        // A woken fiber may add a handle meanwhile.
         let handles = self.handles.borrow().clone();
         handles.iter().for_each(|handle| handle.wake());
     }
 
-    /// Numbers of throttle groups, of which some are no more.
+    /// Numbers of throttle groups; some groups may be deleted.
     pub(super) fn groups(&self) -> Ref<'_, [u32]> {
         Ref::map(self.groups.borrow(), |groups| &groups[..])
     }
@@ -127,7 +127,7 @@ impl Started {
         self.loads.set(loads);
     }
 
-    /// One of them has ended.
+    /// A load has ended.
     pub(super) fn end_load(&self) {
         self.loads.set(self.loads.get() - 1);
     }
@@ -142,7 +142,7 @@ impl Started {
         self.controls.set(1);
     }
 
-    /// It has ended.
+    /// The fiber that changes the stack has ended.
     pub(super) fn end_control(&self) {
         self.controls.set(self.controls.get() - 1);
     }
@@ -152,18 +152,18 @@ impl Started {
         self.controls.get()
     }
 
-    /// I/Os lose their context: nobody learns how they end.
+    /// Adds I/Os that have lost their context: their results are lost.
     pub(super) fn add_orphans(&self, orphans: impl IntoIterator<Item = Io>) {
         self.orphans.borrow_mut().extend(orphans);
     }
 
-    /// All orphans so far.
+    /// Takes all orphans.
     pub(super) fn take_orphans(&self) -> Vec<Io> {
         self.orphans.take()
     }
 }
 
-/// The groups that a start has; their numbers.
+/// Makes the groups of a start. Returns their numbers.
 fn make_groups(stack: &LiveStack) -> Vec<u32> {
     let made = PATHS[..3].iter().filter_map(|path| stack.groups().create(path).ok());
     made.map(|group| group.id().as_u32()).collect()

@@ -1,4 +1,9 @@
-//! An array that is stopped in order (`md stop`), also while it is rebuilt, and started again.
+//! Stops an array in order (`md stop`), sometimes during a rebuild.
+//!
+//! Invariants:
+//! * All work of the start is done and durable before the array stops.
+//! * The rebuilt member counts as hurt from before it is failed.
+//! * The position of a rebuild is noted only while the rebuild still runs.
 
 use super::array::Admin;
 use super::boot::is_hurt;
@@ -11,12 +16,11 @@ use drystone_raid::array::{ArrayStatus, Command, DiskState};
 use fastrand::Rng;
 use std::rc::Rc;
 
-/// KiB a second of a rebuild that is stopped in the middle: two seconds, with the disks that there
-/// are.
+/// KiB a second of a rebuild that is stopped in the middle: it lasts two seconds with these disks.
 const SLOW: u64 = 500;
 
-/// No power cut ends this start: the array is stopped when its work is done, and half of the
-/// times while a member is being rebuilt.
+/// Ends a start without a power cut: the array is stopped when its work is done, and in half of the
+/// cases while a member is being rebuilt.
 pub(super) fn stop_in_order(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
     Shutdown::new(run, start).finish_work();
     if rng.bool()
@@ -24,15 +28,15 @@ pub(super) fn stop_in_order(run: &Rc<Run>, start: &Rc<Started>, rng: &mut Rng) {
     {
         begin_rebuild(&admin, rng);
     }
-    // Nothing is being written: only what a crash left before can be spoilt where it lacks
-    // members.
+    // No write is in flight now. So a missing member can only have lost data if parity does not fit
+    // since an earlier crash.
     let status = Admin::new(run, start).map(|admin| admin.status());
     let fits = status.is_none_or(|status| parity_fits(&status));
     run.health.set_was_hurt(!fits && is_hurt(run, start.stack()));
     run.counts.borrow_mut().add("array: stopped", 1);
 }
 
-/// Have a member rebuilt on a new disk, and wait until some of that is done.
+/// Rebuilds a member on a new disk, and waits until a part is done.
 fn begin_rebuild(admin: &Admin, rng: &mut Rng) {
     let run = &admin.run;
     let disk = rng.u64(0..run.world.disks() as u64) as usize;
@@ -62,8 +66,8 @@ mod tests {
     use super::super::testing::{array, on_fiber, run_of};
     use super::*;
 
-    /// Stops an array, and starts it again. Returns how often it was rebuilt meanwhile, by what was
-    /// known at the stop and by what the next start found on record.
+    /// Stops an array, and starts it again. Returns how often it was stopped in a rebuild: by the
+    /// notes at the stop, and by the records that the next start found.
     fn stopped(seed: u64) -> (u64, u64) {
         let run = run_of(array());
         let ended = on_fiber(&run, move |run| {

@@ -18,7 +18,7 @@ pub(super) const SECTORS: u64 = 64;
 
 const POLICY: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 20 };
 
-/// A world with so many disks, that do nothing by chance.
+/// A world with so many disks, which have no random faults.
 pub(super) fn world(disks: usize) -> World {
     let world = World::new(false);
     (0..disks).for_each(|seed| _ = world.add_disk(Disk::new(options(), seed as u64)));
@@ -105,7 +105,7 @@ fn mix() -> Mix {
     }
 }
 
-/// A run of the plan, in a world of its own.
+/// A run of the plan in a new world.
 pub(super) fn run_of(plan: Plan) -> Rc<Run> {
     Run::new(World::new(false), plan, None, 1)
 }
@@ -117,7 +117,7 @@ pub(super) fn on_fiber(run: &Rc<Run>, body: impl FnOnce(&Rc<Run>) + 'static) -> 
     Scheduler::new(run.world.clone(), POLICY, 1).run(None)
 }
 
-/// The sentence of a fault that was found.
+/// The message of the fault with which a run ended.
 pub(super) fn sentence(ended: Result<(), Stuck>) -> String {
     ended.expect_err("a fault is found").to_string()
 }

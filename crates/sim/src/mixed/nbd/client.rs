@@ -1,8 +1,8 @@
-//! A client: sessions one after the other, each with its handshake, its requests and its farewell,
-//! or without one.
+//! A client: its sessions, one after the other. Each has a handshake, requests, and mostly an
+//! orderly end.
 //!
-//! Invariant: a session ends early only for a reason that is known here; any other end is a fault
-//! of the server's.
+//! Invariant: a session ends early only if the client knows an excuse for the server; any other
+//! early end is a fault of the server.
 
 use super::super::run::Run;
 use super::super::started::Started;
@@ -18,27 +18,27 @@ use drystone_testkit::nbd::{ClientError, Connection, Negotiation, RawRequest};
 use std::io::Write;
 use std::rc::Rc;
 
-/// Bytes may take so long, a little more than the plan's longest.
+/// The time that bytes may need: a little more than the plan's longest latency.
 const LATENCY_NS: Ns = 4_000_000;
 
 /// A client's life.
 pub(super) struct Client {
     session: Session,
-    /// When it connected.
+    /// The time when it connected.
     connected_ns: Ns,
     excuse: Excuse,
-    /// This session has extended headers.
+    /// True if the session has extended headers.
     extended: bool,
 }
 
-/// The reason that the client has given the server to close.
+/// The client's behaviour that allows the server to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Excuse {
-    /// Nothing but being in a handshake.
+    /// It is in a handshake, which may time out.
     Handshake,
-    /// Nothing but asking for an export with `EXPORT_NAME`, which can only be refused by closing.
+    /// It asked for an export with `EXPORT_NAME`, which the server can only refuse by closing.
     ExportName,
-    /// Nothing but sending nothing for so long.
+    /// It sent nothing for so long.
     Quiet(Ns),
     /// It broke the protocol.
     Nonsense,
@@ -47,11 +47,11 @@ enum Excuse {
 /// The way a session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Farewell {
-    /// With all replies read, a disconnect request.
+    /// A disconnect request after all replies.
     Polite,
     /// A disconnect request while requests are in flight.
     Disconnect,
-    /// It sends no more, and reads what still comes.
+    /// It shuts down its sending side, and reads the remaining replies.
     HalfClose,
     /// Closed, whatever is in flight.
     Close,
@@ -74,7 +74,7 @@ impl Client {
         self.session.start.goes_on(&self.session.run) && !self.session.start.served().is_stopping()
     }
 
-    /// Sessions until this start's share is done, or the power goes.
+    /// Runs sessions until the start's share is done, or the power goes.
     pub(super) fn run(mut self) {
         while self.goes_on() {
             let before = self.session.run.progress.begun();
@@ -109,11 +109,11 @@ impl Client {
         }
     }
 
-    /// The client stops in the middle of its handshake, or says nonsense.
+    /// Stops in the middle of a handshake, or sends garbage.
     fn rude_handshake(&mut self, mut wire: Wire) {
         let bytes = [&[0, 0, 0, 3][..], b"IHAVEOPT", &[0, 0, 0, 7, 0, 0, 0, 40], &[0; 40]].concat();
         let half = self.session.rng.usize(0..bytes.len());
-        // A server that has closed already takes nothing.
+        // The write fails if the server has closed already.
         let _ = wire.write_all(&bytes[..half]);
         if self.session.rng.bool() {
             let _ = wire.write_all(b"GET / HTTP/1.1\r\n\r\n");
@@ -170,7 +170,7 @@ impl Client {
             self.excuse = Excuse::ExportName;
         }
         if old_way && self.extended {
-            // The server has no other way of refusing it.
+            // The server can refuse this option only by closing.
             self.session.count("export name refused");
             self.excuse = Excuse::Nonsense;
         }
@@ -182,7 +182,7 @@ impl Client {
             self.session.fail("an export name was not refused");
         }
         let (told, now) = (connection.description(), device.info());
-        // Tables may be changed meanwhile.
+        // The block size may change with the table later.
         self.session.block_bytes =
             before.limits.logical_block_size.min(now.limits.logical_block_size);
         let now = now.size_bytes;
@@ -197,7 +197,7 @@ impl Client {
         Ok((connection, export))
     }
 
-    /// Options that change nothing.
+    /// Sends options that change nothing.
     fn questions(&mut self, talk: &mut Negotiation<Wire>, exports: &[ExportPlan]) -> Result<()> {
         let mut names: Vec<_> = talk.list()?.into_iter().map(|(name, _)| name).collect();
         let mut planned: Vec<_> = exports.iter().map(|export| export.name.clone()).collect();
@@ -228,7 +228,7 @@ impl Client {
         }
     }
 
-    /// Whether replies are structured.
+    /// Chooses the style of replies. True if they are structured.
     fn choose_style(&mut self, talk: &mut Negotiation<Wire>) -> Result<bool> {
         let style = self.session.rng.u32(0..4);
         self.extended = style > 1;
@@ -338,8 +338,8 @@ impl Client {
         }
     }
 
-    /// The server has been told that nothing more comes: everything that it has is done, and
-    /// answered.
+    /// Reads the last replies after the client has announced its end: the server does and answers
+    /// all that it has.
     fn last_replies(&mut self, requests: &mut Requests) -> Result<()> {
         self.excuse = Excuse::Quiet(requests.quiet_ns());
         requests.receive_while_more_than(&mut self.session, 0)?;
@@ -358,7 +358,8 @@ impl Client {
         let mut bytes = raw.encode(requests.style());
         bytes.resize(bytes.len() + 30_000, 0xee);
         let half = self.session.rng.usize(1..bytes.len());
-        // Without the payload flag an extended write is refused, and its data would be requests.
+        // The server refuses an extended write without the payload flag, and would take its data
+        // for requests.
         let half = half.min(if requests.is_extended() { 31 } else { half });
         requests.wire().write_all(&bytes[..half])?;
         let ns = self.session.rng.u64(0..300_000_000);
@@ -374,7 +375,7 @@ impl Client {
         requests.receive_end(&mut self.session)
     }
 
-    /// Whether there is a reason why the session could not go on.
+    /// Judges an early end: it needs an excuse.
     fn judge_end(&self, error: &ClientError) {
         match error {
             ClientError::Io(_) if self.has_reason() => {}
@@ -387,7 +388,8 @@ impl Client {
         self.session.count("early end");
     }
 
-    /// True if all places may have been taken when it chose its export, by now perhaps no more.
+    /// True if all connections may have been taken when the client chose its export, although some
+    /// may be free by now.
     fn may_lack_a_place(&self) -> bool {
         self.session.at().max_connections < 64
     }
@@ -397,7 +399,7 @@ impl Client {
         if self.session.run.off.get() || self.session.start.served().is_stopping() {
             return true;
         }
-        // Bytes that were on their way when the server lost its patience came too late.
+        // Bytes that were still on their way at the server's time-out came too late.
         let late = |quiet: Ns, most: Ns| quiet + LATENCY_NS >= most;
         match self.excuse {
             Excuse::Nonsense => true,

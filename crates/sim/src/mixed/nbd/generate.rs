@@ -10,7 +10,7 @@ use std::fmt::Write;
 const MS: Ns = 1_000_000;
 
 impl NbdPlan {
-    /// Serve what a plan has; the stack file gets its exports.
+    /// Adds exports of a plan's targets, also to its stack file.
     pub fn add(plan: &mut Plan, rng: &mut Rng) {
         let listeners: Vec<_> = (0..rng.u64(1..=2)).map(|_| listener(rng)).collect();
         let exports = exports(plan, listeners.len(), rng);
@@ -43,7 +43,7 @@ fn listener(rng: &mut Rng) -> ListenerPlan {
     }
 }
 
-/// Every target once, some twice; at least one export at each address.
+/// Exports every target once, some twice; each address has at least one export.
 fn exports(plan: &Plan, listeners: usize, rng: &mut Rng) -> Vec<ExportPlan> {
     let mut exports = Vec::new();
     for (target, of) in plan.targets.iter().enumerate() {
@@ -70,7 +70,7 @@ fn exports(plan: &Plan, listeners: usize, rng: &mut Rng) -> Vec<ExportPlan> {
     exports
 }
 
-/// True if volumes lie on a device, or may come to: then clients may only read it.
+/// True if volumes lie on a device, or may move to it: then clients may only read it.
 fn is_part(plan: &Plan, device: &str) -> bool {
     let tables = plan.volumes.iter().map(|(_, table)| table);
     let moves = plan.targets.iter().filter_map(|target| target.moves.as_ref());
@@ -92,7 +92,7 @@ fn describe(export: &ExportPlan, device: &str, at: &ListenerPlan, rng: &mut Rng)
         let _ = writeln!(text, "group = \"{}\"", of(rng, &["a", "a/b", "c"]));
     }
     if chance(rng, 20) {
-        // Nobody is this user: the group above counts.
+        // No client is this user, so the group above counts.
         text.push_str("clients = { \"uid:4000000\" = \"c\" }\n");
     }
     if chance(rng, 20) {
@@ -116,7 +116,7 @@ fn mix(rng: &mut Rng) -> ClientMix {
         session: of(rng, &[5, 50, 300, 2_000]),
         rude: of(rng, &[0, 10, 50]),
         away_ns: of(rng, &[0, 10_000, 1_000_000, 50_000_000]),
-        // The last, so that the others are as they were.
+        // Drawn last, so that a seed's other values stay the same.
         unaligned: of(rng, &[0, 10, 50]),
     }
 }

@@ -14,11 +14,11 @@ pub struct ExportPlan {
     pub read_only: bool,
     /// The address at which it is listened for.
     pub listener: usize,
-    /// Also for clients that name none.
+    /// True if clients that name no export get it.
     pub default: bool,
 }
 
-/// An address, and what its exports have in common.
+/// An address, and the limits that its exports share.
 #[derive(Clone, Debug)]
 pub struct ListenerPlan {
     /// Connections at a time.
@@ -33,7 +33,7 @@ pub struct ListenerPlan {
     pub idle_ns: Ns,
 }
 
-/// The things that clients do, and how often.
+/// The requests of clients, and how often each is chosen.
 #[derive(Clone, Debug)]
 pub struct ClientMix {
     /// Weights: read, write, flush, trim, write zeroes, block status, cache, nonsense.
@@ -44,7 +44,7 @@ pub struct ClientMix {
     pub blocks_max: u64,
     /// Percent of requests that are long.
     pub long: u32,
-    /// Percent of requests that are for parts of blocks, where a block is more than a sector.
+    /// Percent of requests for parts of blocks, if a block is more than a sector.
     pub unaligned: u32,
     /// Most requests in flight of a client.
     pub depth: u64,
@@ -67,12 +67,12 @@ pub struct NbdPlan {
     pub threads: u64,
     /// Clients.
     pub clients: u64,
-    /// The mix of what they do.
+    /// The mix of their requests.
     pub mix: ClientMix,
     /// The network.
     pub net: NetOptions,
     /// Bytes of buffers that a data thread's ring knows.
     pub registered: usize,
-    /// The server is stopped in the end while clients are there.
+    /// True if the server stops in the end while clients are connected.
     pub stops_early: bool,
 }

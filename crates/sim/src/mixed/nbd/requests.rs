@@ -1,10 +1,11 @@
-//! The requests of a session, and what is expected of their replies.
+//! The requests of a session, and the judgement of their replies.
 //!
 //! Invariants:
-//! * The oracle hears of a request before its first byte is sent, and of its end when the reply is
-//!   read. A request that never gets a reply is one of the start's orphans: it may happen until the
-//!   server is known to have nothing in flight.
-//! * Every reply is for exactly one request of `open`; the protocol's client below refuses others.
+//! * The oracle learns of a request before its first byte is sent, and of its end when the reply is
+//!   read. A request that never gets a reply is an orphan of the start: it may still happen until
+//!   the server has nothing in flight.
+//! * Every reply belongs to exactly one request of `open`; the protocol client below refuses
+//!   others.
 
 use super::super::io::{Io, Wanted};
 use super::super::plan::Target;
@@ -23,7 +24,7 @@ use std::io::Read;
 use std::ops::Range;
 
 const SECTOR: u64 = 512;
-/// Cookies of requests that are sent as they are: far above those that are counted up.
+/// First cookie of raw requests: far above the cookies that are counted up.
 const RAW: u64 = 1 << 40;
 
 /// A request that was made.
@@ -38,14 +39,14 @@ enum Asked {
 pub(super) struct Requests {
     connection: Option<Connection<Wire>>,
     target: usize,
-    /// Sectors that may be used, and those of the device.
+    /// Sectors that requests may use, and all sectors of the device.
     sectors: u64,
     device_sectors: u64,
     read_only: bool,
     flags: TransmissionFlags,
     open: BTreeMap<u64, Asked>,
     raw: u64,
-    /// It ends by a reset.
+    /// True if it ends by a reset.
     pub(super) resets: bool,
 }
 
@@ -98,7 +99,7 @@ impl Requests {
         self.style() == ReplyStyle::Extended
     }
 
-    /// The client takes no more interest in it: nobody learns how the rest ends.
+    /// The client abandons the session: the results of open requests are lost.
     pub(super) fn give_up(mut self, session: &Session) {
         for (_, asked) in std::mem::take(&mut self.open) {
             forget(session, asked);
@@ -113,7 +114,7 @@ impl Requests {
 
     // --- sending
 
-    /// One more request.
+    /// Sends one more request.
     pub(super) fn send(&mut self, session: &mut Session) -> Result<()> {
         let weights = session.mix().weights;
         let mut left = session.rng.u32(0..weights.iter().sum());
@@ -142,10 +143,11 @@ impl Requests {
         &session.run.plan.targets[self.target]
     }
 
-    /// Sectors of the target: whole blocks, or some parts of them.
+    /// A range of the target: whole blocks, or sometimes parts of blocks.
     fn range(&self, session: &mut Session, most_bytes: u64) -> Range<u64> {
         let (whole, unaligned) = (self.target(session).block, session.mix().unaligned);
-        // A table with longer blocks has them refused in sessions that began before.
+        // A new table with larger blocks makes the server refuse parts of blocks in sessions that
+        // began before.
         let may_be_parts = u64::from(session.block_bytes) >= whole * SECTOR;
         let block = if session.chance(unaligned) && may_be_parts { 1 } else { whole };
         let blocks = self.sectors / block;
@@ -197,7 +199,7 @@ impl Requests {
         })
     }
 
-    /// A request that a read-only export refuses.
+    /// Sends a request that a read-only export must refuse.
     fn forbidden(&mut self, session: &Session, op: Op, range: &Range<u64>) -> Result<()> {
         let (offset, length) = self.bytes(session, range);
         let data = if op == Op::Write { vec![0xdd; length as usize] } else { Vec::new() };
@@ -208,7 +210,8 @@ impl Requests {
         })
     }
 
-    /// A flag that the export does not announce is refused, whatever its device can do by now.
+    /// Sends a flag that the export did not announce: the server must refuse it, whatever the
+    /// device can do by now.
     fn fast_zeroes_not_offered(
         &mut self,
         session: &Session,
@@ -294,7 +297,7 @@ impl Requests {
         })
     }
 
-    /// A request that must be refused, and the error for it.
+    /// Sends a request that the server must refuse with a known error.
     fn send_nonsense(&mut self, session: &mut Session) -> Result<()> {
         let Some(_) = session.run.progress.begin() else { return Ok(()) };
         let end = self.device_sectors * SECTOR;
@@ -341,7 +344,7 @@ impl Requests {
         let mut raw = RawRequest { flags: 0, command: 0, cookie: self.raw, offset: 0, length: 0 };
         change(&mut raw);
         self.begin(session, Asked::Nonsense { what, expected }, |connection| {
-            // The reply is an error, whatever the command was.
+            // The reply must be an error, whatever the command was.
             connection.send_raw(Command::Flush, &raw, &[]).map(|()| raw.cookie)
         })
     }
@@ -424,7 +427,7 @@ fn command_of(op: Op) -> Command {
     }
 }
 
-/// Nobody learns how it ends.
+/// The result of a request is lost.
 fn forget(session: &Session, asked: Asked) {
     match asked {
         Asked::Io { io, .. } => session.start.add_orphans([io]),
@@ -504,7 +507,7 @@ fn status_told(
     Ok(())
 }
 
-/// Sectors of `range` that are told to read as zeroes.
+/// The sectors of `range` that the extents report as zeroes.
 fn zeroes(range: &Range<u64>, extents: &[(u64, u32)]) -> Vec<Range<u64>> {
     let (mut at, mut zeroes) = (range.start, Vec::new());
     for (length, flags) in extents {

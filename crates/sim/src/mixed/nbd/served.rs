@@ -1,4 +1,4 @@
-//! The NBD server of a start, as far as others see it.
+//! The state of a start's NBD server that other fibers see.
 
 use crate::world::ListenerId;
 use drystone_exports::server::Inbox;

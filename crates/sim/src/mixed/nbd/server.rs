@@ -80,9 +80,9 @@ fn work(run: &Run, start: &Started, mut worker: Worker) {
     start.served().end_worker();
 }
 
-/// Nothing of the server is left.
+/// Ends the server: nothing of it may be left.
 pub(crate) fn end_server(run: &Run, start: &Started) {
-    // A connection that was assigned to a worker which had just ended goes with its inbox.
+    // A connection may have been assigned to a worker that had just ended: it goes with its inbox.
     start.served().inboxes.borrow_mut().clear();
     if run.plan.nbd.is_none() {
         return;

@@ -1,4 +1,4 @@
-//! A session of a client: whose it is, where it is connected, and what it was promised.
+//! A session of a client: its number, its address, and the promises of the server.
 
 use super::super::run::Run;
 use super::super::started::Started;
@@ -14,13 +14,14 @@ pub(super) struct Session {
     pub(super) run: Rc<Run>,
     pub(super) start: Rc<Started>,
     pub(super) rng: Rng,
-    /// The client's.
+    /// The client's number.
     pub(super) number: u64,
     /// The address at which it connects.
     pub(super) listener: usize,
-    /// It has a context for block status.
+    /// True if it negotiated a metadata context for block status.
     pub(super) has_context: bool,
-    /// Bytes of the device's blocks when it began: the server knows no others.
+    /// Bytes of the device's blocks when the session began: the server uses these for the whole
+    /// session.
     pub(super) block_bytes: u32,
 }
 
@@ -51,7 +52,7 @@ impl Session {
         self.run.counts.borrow_mut().add(&format!("nbd: {what}"), 1);
     }
 
-    /// Something is wrong that is not about a single I/O.
+    /// Reports a fault that does not belong to a single I/O.
     pub(super) fn fail(&self, sentence: &str) {
         self.run.world.fail(format!("client {}: {sentence}", self.number));
     }

@@ -5,15 +5,15 @@ use drystone_core::clock::Ns;
 use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// A stream over a simulated socket. Everything that arrives while it sends is kept, so that a
-/// server that waits until its replies are read does not wait for ever.
+/// A stream over a simulated socket. It keeps everything that arrives while it sends. Otherwise a
+/// server that waits until its replies are read would wait for ever.
 #[derive(Debug)]
 pub(super) struct Wire {
     socket: Option<ClientSocket>,
     arrived: VecDeque<u8>,
-    /// When bytes were sent last.
+    /// The time when bytes were sent last.
     sent_ns: Ns,
-    /// The longest time without.
+    /// The longest time without a sent byte.
     quiet_ns: Ns,
 }
 
@@ -27,7 +27,7 @@ impl Wire {
         self.socket.as_ref().expect("there is a socket until the stream ends")
     }
 
-    /// Takes what has arrived: whether a read would find something now, or the end.
+    /// Takes the bytes that have arrived. True if a read would find data or the end now.
     pub(super) fn take_arrived(&mut self) -> bool {
         self.take().is_err() || !self.arrived.is_empty()
     }
@@ -42,12 +42,12 @@ impl Wire {
         self.quiet_ns.max(self.socket().world().now() - self.sent_ns)
     }
 
-    /// Send no more.
+    /// Shuts down the sending side.
     pub(super) fn end(&self) {
         self.socket().end();
     }
 
-    /// The server's operations fail.
+    /// Resets the connection: the server's operations fail.
     pub(super) fn reset(mut self) {
         self.socket.take().expect("there is a socket until the stream ends").reset();
     }
