@@ -103,7 +103,7 @@ fn run(args: &Cli) -> Result<(), Failure> {
     }
 }
 
-/// Everything the simulator is told.
+/// The order that the command line gives.
 fn order(args: &Cli) -> Result<Order, Failure> {
     let keep = args.keep.as_deref().map(shrink::parse).transpose().map_err(Failure::Usage)?;
     let known = |name: &String| {
@@ -117,7 +117,7 @@ fn order(args: &Cli) -> Result<Order, Failure> {
     Ok(Order { seed, keep, trace: args.trace || args.trace_all, mistake })
 }
 
-/// A seed that nobody has used.
+/// A seed from the clock, so that each run has a new one.
 fn new_seed() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since.as_nanos() as u64 % 1_000_000_000_000 * 1000
@@ -135,7 +135,7 @@ fn list() -> Result<(), Failure> {
     output::print(&text).map(drop)
 }
 
-/// One seed.
+/// Runs one seed.
 fn one(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let outcome = (scenario.run)(order);
     if order.trace {
@@ -154,7 +154,7 @@ fn one(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Many seeds.
+/// Runs many seeds, until one fails.
 fn many(args: &Cli, scenario: &Scenario, order: &Order) -> Result<(), Failure> {
     let (started, first) = (Instant::now(), order.seed);
     let over = args.minutes.map(|minutes| Duration::from_secs(60 * minutes));
@@ -199,7 +199,7 @@ fn report(summary: &Summary, took: Duration) -> String {
     text
 }
 
-/// The line that runs it again.
+/// The command line that runs the seed again.
 fn replay(scenario: &Scenario, order: &Order) -> String {
     let mut line = format!("drystone sim --scenario {} --seed {}", scenario.name, order.seed);
     if let Some(keep) = &order.keep {
@@ -211,7 +211,7 @@ fn replay(scenario: &Scenario, order: &Order) -> String {
     line
 }
 
-/// Tells at once what has failed, and then looks for a smaller failure.
+/// Reports the failure at once, and then looks for a smaller one.
 fn failed(args: &Cli, scenario: &Scenario, order: &Order, outcome: &Outcome) -> Failure {
     let why = outcome.failure.as_ref().map(ToString::to_string).unwrap_or_default();
     output::error(&format!("seed {} failed: {why}", order.seed));
@@ -231,7 +231,8 @@ fn failed(args: &Cli, scenario: &Scenario, order: &Order, outcome: &Outcome) -> 
     ))
 }
 
-/// The stack, and the trace of the I/O that failed; of all I/Os if none is known.
+/// Prints the stack and the trace of the I/O that failed. The trace is of all I/Os if `all` is set
+/// or if the failing one is unknown.
 fn print_trace(outcome: &Outcome, all: bool) -> Result<(), Failure> {
     let lines = match outcome.culprit.filter(|_| !all) {
         Some(culprit) => trace::way_of(culprit, &outcome.trace),

@@ -1,4 +1,4 @@
-//! Counts of what happened in a run, by name: to see that everything is met at all.
+//! Counts of the events of a run, by name: they show whether the simulation meets every case.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ impl Counts {
         other.0.iter().for_each(|(name, n)| self.add(name, *n));
     }
 
-    /// One count; 0 if nothing of the name was counted.
+    /// One count; 0 if no event had this name.
     pub fn get(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    /// All of them, by name.
+    /// All counts, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.0.iter().map(|(name, n)| (name.as_str(), *n))
     }

@@ -1,17 +1,17 @@
-//! Mistakes that the code can be told to make, to prove that the simulator would find them. Each is
-//! a place in the code that asks [`drystone_core::mistake!`]. Simulations only: a product build has
-//! none of them.
+//! Deliberate faults in the product's code, which prove that the simulator would find them. Each is
+//! a place in the code that asks [`drystone_core::mistake!`]. Only builds for the simulator contain
+//! them.
 
 /// A mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Its name.
     pub name: &'static str,
-    /// The thing that is wrong then.
+    /// The behaviour that is wrong then.
     pub what: &'static str,
     /// The scenarios that find it.
     pub scenarios: &'static [&'static str],
-    /// It can be seen only where another context goes on between two points inside one call.
+    /// The mistake shows only if another context runs between two points inside one call.
     pub within_a_call: bool,
 }
 
@@ -62,7 +62,7 @@ pub const MISTAKES: [Mistake; 20] = [
         "failure_off_record",
         "a write ends before it is on record that a member did not take it",
     ),
-    // The few I/Os of `raid-crash` seldom meet it.
+    // The few I/Os of a seed of `raid-crash` seldom meet this mistake.
     Mistake {
         scenarios: &["raid"],
         ..plain(

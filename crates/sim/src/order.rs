@@ -1,6 +1,6 @@
 //! The order that a scenario gets: which seed to run, and how.
 
-/// I/Os that are done; all others are left out, when a failure is made smaller.
+/// Numbers of the I/Os to do. The simulation leaves out all others, to make a failure smaller.
 pub type Keep = std::collections::BTreeSet<u64>;
 
 /// Everything that a scenario must do.
@@ -10,7 +10,7 @@ pub struct Order {
     pub seed: u64,
     /// Do only these I/Os.
     pub keep: Option<Keep>,
-    /// Keep what happens, line by line.
+    /// Keep a trace of the events, line by line.
     pub trace: bool,
     /// Make this mistake, one of [`crate::MISTAKES`].
     pub mistake: Option<&'static str>,

@@ -12,11 +12,11 @@ pub type Line = (Ns, String, String);
 pub struct Outcome {
     /// Why it failed, if it did.
     pub failure: Option<Stuck>,
-    /// The I/O that something is wrong with, if it is known.
+    /// The I/O that failed, if the simulation knows it.
     pub culprit: Option<u64>,
     /// Counts of what happened.
     pub counts: Counts,
-    /// The same for runs that are the same.
+    /// A hash of all events: identical runs have the same digest.
     pub digest: u64,
     /// I/Os begun.
     pub ios: u64,

@@ -1,4 +1,4 @@
-//! Panics of fibers: they print nothing, and the scheduler asks for the place.
+//! The panic hook: a panic of a fiber prints nothing, and the scheduler asks for its place.
 
 use crate::fiber;
 use std::cell::RefCell;
@@ -9,7 +9,8 @@ thread_local! {
     static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Panics of fibers are failures that are reported later: they print nothing. Once a process.
+/// Installs the hook, once in a process. Panics of fibers print nothing, because they are failures
+/// that the simulator reports later.
 pub fn quiet_panics() {
     let before = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -21,7 +22,7 @@ pub fn quiet_panics() {
     }));
 }
 
-/// The place of the last panic of a fiber of this thread; forgets it.
+/// Takes the place of the last panic of a fiber of this thread.
 pub(crate) fn panic_place() -> Option<String> {
     PANICKED.take()
 }

@@ -1,4 +1,4 @@
-//! Many seeds, one after the other on each of some threads. Every simulation stays on its thread.
+//! Runs many seeds on several threads. Each simulation stays on one thread.
 
 use crate::counts::Counts;
 use crate::mixed;
@@ -15,9 +15,9 @@ use std::sync::mpsc::{Sender, channel};
 pub struct Scenario {
     /// Its name.
     pub name: &'static str,
-    /// One line on it.
+    /// One line that describes it.
     pub what: &'static str,
-    /// Runs a seed of it.
+    /// The function that runs one seed.
     pub run: fn(&Order) -> Outcome,
 }
 
@@ -97,8 +97,8 @@ pub struct Summary {
     pub failed: Option<(u64, Outcome)>,
 }
 
-/// Run the seeds that `next` gives until it gives none or one fails. `each` hears of every one, on
-/// this thread.
+/// Run the seeds that `next` gives, until it gives none or one fails. This thread calls `each` for
+/// every seed that ends.
 pub fn run(
     scenario: &Scenario,
     mistake: Option<&'static str>,
@@ -114,7 +114,7 @@ pub fn run(
             let Some(seed) = next() else { return };
             let outcome = (scenario.run)(&Order { seed, mistake, ..Order::default() });
             failed.fetch_or(outcome.failure.is_some(), Relaxed);
-            // Nobody listens any more: then nobody wants to know.
+            // A send fails only if the receiving thread panicked: nobody needs the outcome then.
             let _ = sender.send((seed, outcome));
         }
     };
@@ -145,7 +145,7 @@ impl Summary {
     }
 }
 
-/// The fewest I/Os with which a seed that fails still does.
+/// The smallest set of I/Os found with which the failing seed still fails.
 pub fn smallest(scenario: &Scenario, order: &Order, ios: u64) -> Keep {
     let fails = |keep: &Keep| {
         let order = Order { keep: Some(keep.clone()), trace: false, ..order.clone() };

@@ -1,18 +1,18 @@
-//! Making a failure smaller: the fewest I/Os of a seed with which it still fails.
+//! Makes a failure smaller: finds few I/Os of a seed with which the seed still fails.
 //!
 //! Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input",
-//! 2002): leave out ever smaller parts of the I/Os and keep what still fails. An I/O that is left
-//! out changes the order of everything after it, so the smaller failure may be another one; it is
-//! one.
+//! 2002): leave out ever smaller parts of the I/Os and keep each set that still fails. An I/O that
+//! is left out changes the order of everything after it. So the smaller set may fail in another
+//! way, but it is a failure too.
 
 use crate::order::Keep;
 
 /// The highest number that an I/O can have.
 const NUMBER_MAX: u64 = 1 << 24;
-/// Runs that are spent at most.
+/// The most runs that one search may take.
 const RUNS_MAX: u32 = 400;
 
-/// The smallest set of the I/Os `1..=ios` that was found to fail still; `fails` tries one.
+/// The smallest set of the I/Os `1..=ios` found that still fails; `fails` tries one set.
 pub fn shrink(ios: u64, mut fails: impl FnMut(&Keep) -> bool) -> Keep {
     let mut kept: Vec<u64> = (1..=ios).collect();
     let (mut parts, mut runs) = (2, 0);

@@ -11,12 +11,10 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Threads that a stack is told to have: a device that is not told how many queues to have has so
-/// many.
+/// Threads that a stack is told to have. A device without a `queues` setting has as many queues.
 const THREADS: u32 = 4;
 
-/// Open the stack that a stack file says. A file named by the number of a disk, as `/sim/0`, is
-/// that disk of the world.
+/// Open the stack that a stack file describes. A path `/sim/0` names disk 0 of the world.
 ///
 /// # Errors
 /// The fault of the file, or the reason why a device cannot be opened.
@@ -46,7 +44,7 @@ fn files(world: &World) -> Files {
     }
 }
 
-/// Managers of arrays are fibers of the world.
+/// The platform of a stack in this world: array managers run as fibers.
 fn platform(world: &World) -> Platform {
     let (rings, fibers, clock, random) =
         (world.clone(), world.clone(), world.clock(), Cell::new(0u128));

@@ -1,18 +1,19 @@
-//! The lines of a trace that tell the way of one I/O: its own, those of others that touch the same
-//! sectors of the same device, what disks did for them, and whatever changed meanwhile.
+//! Selects the lines of a trace that belong to one I/O: its own, those of other I/Os to the same
+//! sectors of the same device, the disk operations for them, and every change of the stack
+//! meanwhile.
 
 use crate::outcome::Line;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The number behind the first `before` in a line.
+/// The number after the first `before` in a line.
 fn number(line: &str, before: &str) -> Option<u64> {
     let rest = &line[line.find(before)? + before.len()..];
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 
-/// The device and sectors of a line that says that an I/O begins.
+/// The device and sectors in a line that reports the begin of an I/O.
 fn place(line: &str) -> Option<(&str, Range<u64>)> {
     let (_, rest) = line.split_once(" of ")?;
     let (device, rest) = rest.split_once(", sectors ")?;
@@ -20,13 +21,13 @@ fn place(line: &str) -> Option<(&str, Range<u64>)> {
     Some((device, first.parse().ok()?..number(rest, "")?))
 }
 
-/// The name of the disk operation that a line is about.
+/// The name of the disk operation in a line.
 fn operation(line: &str) -> Option<&str> {
     let rest = line.strip_prefix("disk ")?;
     Some(rest.split_once(": operation ")?.1.split([' ', ':']).next().unwrap_or_default())
 }
 
-/// The lines that tell the way of I/O `number`, in their order.
+/// The lines that belong to I/O `number`, in their order.
 pub fn way_of(io: u64, lines: &[Line]) -> Vec<&Line> {
     let begins =
         || lines.iter().filter_map(|line| Some((number(&line.2, "I/O ")?, place(&line.2)?)));

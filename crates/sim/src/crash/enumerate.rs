@@ -1,9 +1,9 @@
-//! One run with its moments, and a restart for each image of each.
+//! Records the moments of one run, and restarts the stack on each image of each moment.
 //!
 //! Invariants:
-//! * Looking changes nothing: the observer draws no random number that the run draws, and the run
-//!   is the same with it and without.
-//! * A moment's snapshots and what is known are of the same instant: no fiber goes on between them.
+//! * The observer changes nothing: it draws no random number that the run draws, so the run is the
+//!   same with and without it.
+//! * A moment's snapshots and its knowledge are of the same instant: no fiber runs between them.
 
 use super::Subject;
 use super::subsets::{Lucks, subsets};
@@ -18,11 +18,12 @@ use fastrand::Rng;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Images of a moment, at most.
+/// The most images that are tried of one moment.
 const IMAGES_MAX: usize = 256;
-/// More moments than so many for each restart that a seed must take are not all tried.
+/// The most moments for each restart that a seed must make. If a run has more, only some of them
+/// are tried.
 const MOMENTS_PER_RESTART: usize = 2;
-/// Every so many restarts the stack is used.
+/// One restart in so many also uses the stack.
 const USED_EVERY: u64 = 8;
 
 type Line = (Ns, String, String);
@@ -40,7 +41,7 @@ struct Moment<K> {
 struct Recorder<S: Subject> {
     world: World,
     subject: Rc<S>,
-    /// Of each disk, until it changes.
+    /// The latest snapshot of each disk; none once the disk has changed since.
     latest: RefCell<Vec<Option<Rc<DiskSnapshot>>>>,
     moments: RefCell<Vec<Moment<S::Known>>>,
 }
@@ -52,7 +53,7 @@ impl<S: Subject> Recorder<S> {
         Rc::new(Recorder { world, subject, latest, moments: RefCell::default() })
     }
 
-    /// Take this moment.
+    /// Record the present moment.
     fn take(&self) {
         let mut latest = self.latest.borrow_mut();
         let disks = latest.iter_mut().enumerate().map(|(disk, latest)| {
@@ -65,7 +66,7 @@ impl<S: Subject> Recorder<S> {
         self.moments.borrow_mut().push(Moment { at, lines, disks, known });
     }
 
-    /// Take this moment, after which a disk changes.
+    /// Record the present moment, just before a disk changes.
     fn before_change(&self, disk: DiskId) {
         self.take();
         self.latest.borrow_mut()[disk] = None;
@@ -75,7 +76,7 @@ impl<S: Subject> Recorder<S> {
 /// Run a seed: the workload, then a restart for each image of each moment, until one fails.
 pub fn run<S: Subject>(order: &Order, subject: &Rc<S>, policy: Policy, seed: u64) -> Outcome {
     let mut rng = Rng::with_seed(seed);
-    // Lines are few here, and name the moment of a failure.
+    // The trace is always on: it is short here, and names the moment of a failure.
     let world = World::new(true);
     let begin = world.now();
     subject.disks().into_iter().for_each(|disk| _ = world.add_disk(disk));
@@ -109,17 +110,17 @@ fn lines(world: &World, scheduler: &Scheduler) -> Vec<Line> {
     world.trace().into_iter().map(|(at, fiber, line)| (at, name(fiber), line)).collect()
 }
 
-/// Restarts, and what came of them so far.
+/// The restarts of one run, and their results so far.
 struct Restarts<'a, S: Subject> {
     order: &'a Order,
     subject: &'a S,
     policy: Policy,
-    /// Of the workload.
+    /// The trace of the workload.
     lines: Vec<Line>,
     counts: Counts,
     digest: u64,
     simulated_ns: Ns,
-    /// Of the restart that failed.
+    /// The trace of the restart that failed.
     trace: Option<Vec<Line>>,
 }
 
@@ -127,7 +128,7 @@ impl<S: Subject> Restarts<'_, S> {
     fn all(&mut self, moments: &[Moment<S::Known>], rng: &mut Rng) -> Option<Stuck> {
         let (restarts, least) = self.subject.restarts();
         let bound = (restarts / moments.len()).clamp(least, IMAGES_MAX);
-        // Of very many some, evenly spread.
+        // Of very many moments only some are tried, evenly spread.
         let step = moments.len().div_ceil(restarts * MOMENTS_PER_RESTART).max(1);
         let first = rng.u64(0..step as u64) as usize;
         moments.iter().enumerate().skip(first).step_by(step).find_map(|(number, moment)| {
@@ -219,5 +220,5 @@ impl<S: Subject> Restarts<'_, S> {
     }
 }
 
-/// The run of fibers that only poll: each until it waits.
+/// A policy for a restart that only reads: each fiber runs until it waits.
 const CALM: Policy = Policy { points: 0, stalls_ppm: 0, stall_max_ns: 1, pause_max_ns: 200 };

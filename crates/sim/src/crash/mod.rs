@@ -1,4 +1,5 @@
-//! The scenario `crash`: every moment at which the power may go, and what it may leave.
+//! The scenario `crash` cuts the power at every moment of a run and tries all that the cut may
+//! leave.
 //!
 //! ```text
 //!   one run      write begins   write ends   flush ends   ...      on simulated disks
@@ -11,9 +12,9 @@
 //!   restarts     the same stack on each image: is what it holds allowed?
 //! ```
 //!
-//! A moment is just before a disk begins or ends something that is not a read. The contents of the
-//! disks change only then, so that is each of their states, with the most that is known while it
-//! lasts.
+//! A moment is just before a disk begins or ends an operation that is not a read. The contents of
+//! the disks change only then. So the moments cover each state of the disks, each with the most
+//! knowledge that exists while the state lasts.
 
 mod enumerate;
 mod subsets;
@@ -26,34 +27,34 @@ use crate::fiber::Body;
 use crate::world::World;
 
 /// The system that loses its power: disks with a stack on them, a workload, and a judge. The same
-/// calls make the same.
+/// calls give the same results.
 pub trait Subject: 'static {
-    /// Everything that is known, at one moment, of what the disks must hold.
+    /// The knowledge at one moment of what the disks must hold.
     type Known: Clone + 'static;
 
     /// The disks of the first start, switched on.
     fn disks(&self) -> Vec<Disk>;
 
-    /// The body of the first fiber in `world`, which has the disks: the workload. It ends when all
-    /// is done and durable. Called once.
+    /// The workload: the body of the first fiber in `world`, which has the disks. The body ends
+    /// when all work is done and durable. Called once.
     fn work(&self, world: &World) -> Body;
 
-    /// Everything that is known now. Called while fibers pause or submit to a disk: nothing that is
-    /// borrowed then may be needed for it.
+    /// The knowledge of this instant. The caller may be a fiber that pauses or submits to a disk,
+    /// so this function must need nothing that is borrowed then.
     fn known(&self) -> Self::Known;
 
-    /// The body of the first fiber in `world`, which has disks after a cut: start the stack on
-    /// them, compare what it holds with what was known at the cut, and then, if asked, use the
-    /// stack and compare again. [`World::fail`] says what is wrong.
+    /// The judge: the body of the first fiber in `world`, which has the disks after a cut. It
+    /// starts the stack on them and compares their contents with the knowledge at the cut. If
+    /// `then_use` is set, it then uses the stack and compares again. [`World::fail`] reports a
+    /// difference.
     fn judge(&self, world: &World, known: Self::Known, then_use: bool) -> Body;
 
-    /// The approximate number of restarts of a seed, and the number of images of a moment
-    /// at least.
+    /// The approximate number of restarts of a seed, and the least number of images of a moment.
     fn restarts(&self) -> (usize, usize);
 
     /// I/Os of the workload that have begun.
     fn ios(&self) -> u64;
 
-    /// Counts of what happened in the workload, and in what was judged since.
+    /// Counts of events in the workload and in all judgements so far.
     fn counts(&self) -> Counts;
 }

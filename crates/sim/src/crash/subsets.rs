@@ -7,15 +7,17 @@ use std::rc::Rc;
 /// A cut's luck with each disk.
 pub(super) type Lucks = Vec<Luck>;
 
-/// Nothing that is not durable is kept.
+/// No version after the durable one is kept.
 const NOTHING: Luck = Luck::UpTo(0);
 /// Each block keeps its newest version.
 const EVERYTHING: Luck = Luck::UpTo(usize::MAX);
 
-/// The states that a cut may leave of the disks: all of them if they are at most `bound`, and
-/// whether they are. Else some, as [`DiskSnapshot::images`] draws them; of several disks, that with
-/// nothing kept, with everything, with one disk's everything and nothing of the others, the other
-/// way round, and random combinations of what each disk alone may keep.
+/// The states that a cut may leave of the disks, and whether these are all.
+///
+/// All states are listed if they are at most `bound`. Otherwise a single disk gets the images that
+/// [`DiskSnapshot::images`] draws. Several disks get these states: nothing kept, everything kept,
+/// everything of one disk and nothing of the others, the reverse, and random combinations of the
+/// images of each disk.
 pub(super) fn subsets(
     disks: &[Rc<DiskSnapshot>],
     bound: usize,
@@ -41,14 +43,14 @@ pub(super) fn subsets(
     (false, some)
 }
 
-/// The number of images of each disk, if together they have at most `bound`.
+/// The number of images of each disk, if the combinations are at most `bound`.
 fn all(disks: &[Rc<DiskSnapshot>], bound: u64) -> Option<Vec<u64>> {
     let counts: Vec<_> = disks.iter().map(|disk| disk.images_max(bound)).collect::<Option<_>>()?;
     let product = counts.iter().try_fold(1u64, |product, count| product.checked_mul(*count));
     product.filter(|product| *product <= bound).map(|_| counts)
 }
 
-/// Every image of each with every image of the others.
+/// Combines every image of each disk with every image of the others.
 fn product(counts: &[u64]) -> Vec<Lucks> {
     let mut combinations = vec![vec![]];
     for count in counts {

@@ -1,7 +1,8 @@
-//! The bytes of a disk, in pages that copies share until one of them is written: a copy of a disk
-//! costs what was changed since, so that a crash can be tried at each moment of a large one.
+//! The bytes of a disk, in pages that copies share until a write (copy on write). A copy of a disk
+//! costs only the pages that change afterwards, so the simulator can try a crash at each moment of
+//! a large disk.
 //!
-//! Invariant: a page that is not there reads as zeroes.
+//! Invariant: an absent page reads as zeroes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ const PAGE: usize = 4096;
 
 type Page = [u8; PAGE];
 
-/// As many bytes as were asked for; all of them zeroes at first.
+/// A fixed number of bytes; all are zeroes at first.
 #[derive(Clone, Debug)]
 pub(super) struct Bytes {
     pages: Vec<Option<Arc<Page>>>,
@@ -72,7 +73,7 @@ impl Bytes {
         }
     }
 
-    /// A range becomes what it is in `other`.
+    /// Copies a range from `other`.
     pub fn copy_from(&mut self, other: &Bytes, range: Range<usize>) {
         for (page, part) in Self::pieces(range) {
             match &other.pages[page] {

@@ -1,8 +1,8 @@
-//! Counts of what a disk has done and of what was really done to its user, for coverage.
+//! Counts of a disk's operations and of the faults that its user really met, for coverage.
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts of everything that a disk did. They only grow, also over power cuts.
+        /// Counts of a disk's operations and faults. They only grow, also over power cuts.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct DiskCounts {
             $($(#[$doc])* pub $name: u64,)*
@@ -49,7 +49,7 @@ counts! {
     read_errors,
     /// Writes, discards and writes of zeroes that failed by chance.
     write_errors,
-    /// Operations that failed by chance or by a bad sector and of which a part had happened.
+    /// Failed operations of which a part had taken effect.
     partial_writes,
     /// Flushes that failed by chance.
     flush_errors,
@@ -59,7 +59,7 @@ counts! {
     shorts,
     /// Operations interrupted.
     interrupted,
-    /// Operations that were to be tried again.
+    /// Operations that ended with EAGAIN.
     again,
     /// Reads that met a bad sector.
     bad_reads,
@@ -67,9 +67,9 @@ counts! {
     bad_writes,
     /// Bad sectors repaired by a write.
     repaired,
-    /// Reads that failed because all do.
+    /// Reads that failed while every read failed.
     device_read_errors,
-    /// Writes and flushes that failed because all do.
+    /// Writes and flushes that failed while every one failed.
     device_write_errors,
     /// Writes for which there was no space.
     no_space,

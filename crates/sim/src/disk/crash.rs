@@ -1,5 +1,4 @@
-//! The contents that may be left after the power went: versions of blocks, and which of them luck
-//! keeps.
+//! The contents that a power cut may leave: the versions of each block, and how luck picks one.
 //!
 //! ```text
 //!            durable   log, oldest first      in flight
@@ -18,12 +17,12 @@ use fastrand::Rng;
 #[derive(Clone, Debug)]
 struct Block {
     block: u64,
-    /// Its part of [`Versions::order`].
+    /// First index of its entries in [`Versions::order`].
     first: usize,
     count: usize,
 }
 
-/// All versions that blocks may have: the durable one and those by later entries.
+/// All versions that blocks may have: the durable one, and one for each later entry.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Versions {
     entries: Vec<Entry>,
@@ -35,24 +34,24 @@ pub(super) struct Versions {
 /// Which versions luck keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Luck {
-    /// Each block any.
+    /// A random version of each block.
     Any,
-    /// Nearly each block its newest, the others any.
+    /// The newest version of most blocks, a random one of the others.
     MostlyNewest,
-    /// Nearly each block its durable one, the others any.
+    /// The durable version of most blocks, a random one of the others.
     MostlyDurable,
-    /// Everything up to a moment, nothing later.
+    /// Every entry up to a moment, none later.
     UpTo(usize),
-    /// Each its newest, but one block its durable one.
+    /// The newest version of each block but one, which keeps its durable one.
     Missing(usize),
-    /// Each its durable one, but one block its newest.
+    /// The durable version of each block but one, which keeps its newest one.
     Alone(usize),
     /// The combination with this number.
     Number(u64),
 }
 
 impl Versions {
-    /// The versions given by entries, oldest first, over what the media holds.
+    /// The versions that the entries, oldest first, make over the contents of the media.
     pub fn new(media: &Media, entries: Vec<Entry>) -> Self {
         let mut pairs = Vec::new();
         for (index, entry) in entries.iter().enumerate() {
@@ -77,7 +76,7 @@ impl Versions {
         self.order[block.first..block.first + count].iter().map(|&index| &self.entries[index])
     }
 
-    /// The way a power cut picks.
+    /// Draws the kind of luck of a power cut.
     fn draw_luck(&self, rng: &mut Rng) -> Luck {
         let block = |rng: &mut Rng| rng.u64(0..self.blocks.len().max(1) as u64) as usize;
         match rng.u32(0..8) {
@@ -90,7 +89,7 @@ impl Versions {
         }
     }
 
-    /// The number of versions after the durable one that each block gets, in the order of blocks.
+    /// For each block, in order: how many versions after the durable one it keeps.
     fn pick(&self, luck: Luck, rng: &mut Rng) -> Vec<usize> {
         let mut number = if let Luck::Number(number) = luck { number } else { 0 };
         let mut kept = Vec::with_capacity(self.blocks.len());
@@ -119,7 +118,7 @@ impl Versions {
         self.order[block.first..block.first + block.count].partition_point(|&index| index < moment)
     }
 
-    /// The number of combinations, if it is not more than `max`.
+    /// The number of combinations, if it is at most `max`.
     fn combinations(&self, max: u64) -> Option<u64> {
         let mut product = 1u64;
         for block in &self.blocks {
@@ -136,7 +135,7 @@ impl Versions {
     }
 }
 
-/// The outcome of a power cut.
+/// What a power cut left, in numbers of blocks.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     /// Blocks that had more than one version.
@@ -167,8 +166,8 @@ pub(super) fn power_cut(media: &mut Media, in_flight: Vec<Entry>, rng: &mut Rng)
     left
 }
 
-/// A flush failed and drops what is not durable: each block keeps one version. Half of the blocks
-/// that lose something show it only after a power cut. How many blocks lost something.
+/// A failed flush drops what is not durable: each block keeps one version. Half of the blocks that
+/// lose data show the loss only after a power cut. Returns how many blocks lost data.
 pub(super) fn drop_unflushed(media: &mut Media, rng: &mut Rng) -> u64 {
     let entries = media.take_log();
     let versions = Versions::new(media, entries);
@@ -214,10 +213,12 @@ impl DiskSnapshot {
         self.versions.combinations(max)
     }
 
-    /// The images that a power cut may leave, each as a disk that is switched on and holds nothing
-    /// that is not durable. Every combination if they are at most `bound`; else, of `bound` images:
-    /// that with nothing and that with everything, each block missing, each block alone, everything
-    /// up to each moment, and random ones; where these are too many, some that `rng` draws.
+    /// The images that a power cut may leave, each as a disk that is switched on and holds only
+    /// durable data.
+    ///
+    /// All combinations are given if they are at most `bound`. Otherwise `bound` images are given:
+    /// nothing kept, everything kept, each block missing, each block alone, everything up to each
+    /// moment, and random ones. Where even these are too many, `rng` draws some of them.
     pub fn images(&self, bound: usize, rng: Rng) -> Images<'_> {
         let mut rng = rng;
         let plan = self.lucks(bound, &mut rng);
@@ -247,19 +248,19 @@ impl DiskSnapshot {
         self.image_of(&self.kept(luck, rng), rng.u64(..))
     }
 
-    /// The number of versions after the durable one that each block with several gets.
+    /// For each block with several versions: how many after the durable one it keeps.
     pub(crate) fn kept(&self, luck: Luck, rng: &mut Rng) -> Vec<usize> {
         self.versions.pick(luck, rng)
     }
 
-    /// The image in which blocks have got these versions.
+    /// The image in which the blocks keep these versions.
     pub(crate) fn image_of(&self, kept: &[usize], seed: u64) -> Disk {
         let mut media = self.media.clone();
         self.versions.put(&mut media, kept);
         Disk::with_media(self.options.clone(), media, seed)
     }
 
-    /// Which versions blocks have got, in words.
+    /// The versions that the blocks keep, in words.
     pub(crate) fn describe(&self, kept: &[usize]) -> String {
         let blocks = self.versions.blocks.iter().zip(kept);
         let words: Vec<_> = blocks
@@ -274,14 +275,14 @@ impl DiskSnapshot {
 
 impl Disk {
     /// The power goes: each physical block keeps one version from its durable one to its newest,
-    /// in-flight writes included. Each operation in flight ends with ENODEV when it is finished,
-    /// and so does everything until [`Disk::power_on`].
+    /// in-flight writes included. Each operation in flight ends with ENODEV when it is finished.
+    /// Each later operation ends with ENODEV, too, until [`Disk::power_on`].
     pub fn power_cut(&mut self) {
         self.counts.power_cuts += 1;
         self.lose_power();
     }
 
-    /// The device is gone, with its power: as [`Disk::power_cut`], until [`Disk::come_back`].
+    /// The device is unplugged: as [`Disk::power_cut`], until [`Disk::come_back`].
     pub fn vanish(&mut self) {
         self.counts.vanishes += 1;
         self.lose_power();
@@ -300,7 +301,7 @@ impl Disk {
         self.counts.cut_lost += left.durable;
     }
 
-    /// A copy of what it holds and what is on its way, as of now.
+    /// A copy of the disk's contents and of its operations in flight, as of now.
     pub fn snapshot(&self) -> DiskSnapshot {
         let mut copy = self.clone();
         let in_flight = copy.end_flights();
@@ -308,8 +309,7 @@ impl Disk {
     }
 }
 
-/// At most `max` of the numbers below `count`: all of them, or evenly spread ones from a random
-/// first on.
+/// At most `max` of the numbers below `count`: all, or evenly spread ones from a random start on.
 fn some(count: usize, max: usize, rng: &mut Rng) -> impl Iterator<Item = usize> + use<> {
     let step = if max == 0 { 1 } else { count.div_ceil(max).max(1) };
     let first = rng.u64(0..step as u64) as usize;

@@ -1,7 +1,8 @@
-//! Faults that are on now. The workload changes them while a disk is in use.
+//! The faults that are switched on. The workload changes them while a disk is in use.
 //!
-//! Chances are per million operations. An operation has at most one fate by chance; sets and
-//! switches come on top. A read never gets what is made for writes, and the other way round.
+//! Chances are per million operations. Chance gives an operation at most one fate; the sets of
+//! sectors and the switches apply in addition. A read never gets a fate that is made for writes,
+//! and a write none that is made for reads.
 
 use super::SECTOR;
 use drystone_core::clock::Ns;
@@ -9,7 +10,7 @@ use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-/// Faults that are on now. By default there are none.
+/// The faults that are switched on: by default none.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Reads that end with EIO, per million.
@@ -18,9 +19,9 @@ pub struct Faults {
     pub write_error_ppm: u32,
     /// Flushes that end with EIO, per million.
     pub flush_error_ppm: u32,
-    /// A failed flush loses what was not durable: each block keeps some version. Some of what is
-    /// lost is seen to be lost at once and some only after a power cut, as from a page cache that
-    /// holds pages it believes to be clean.
+    /// A failed flush loses data that was not durable: each block keeps some version. Some losses
+    /// show at once, and some only after a power cut, as with a page cache whose pages are wrongly
+    /// clean.
     pub flush_error_drops: bool,
     /// Operations that take 1 to 60 s, per million.
     pub stall_ppm: u32,
@@ -55,7 +56,7 @@ pub struct Faults {
     pub lost_write_ppm: u32,
 }
 
-/// The fate that chance has in store for an operation.
+/// The fate that chance gives an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Normal,
@@ -66,7 +67,7 @@ pub(super) enum Fate {
     Misdirect,
     Corrupt,
     Lost,
-    /// The user died meanwhile.
+    /// The operation took effect in part: its user died meanwhile.
     Partial,
 }
 
@@ -80,11 +81,11 @@ pub(super) enum Kind {
     Zero,
 }
 
-/// The time that a stall is.
+/// The range of the length of a stall.
 const STALL: RangeInclusive<Ns> = 1_000_000_000..=60_000_000_000;
 
 impl Faults {
-    /// Draws what becomes of an operation. One random number at the most.
+    /// Draws the fate of an operation. Uses one random number at most.
     pub(super) fn fate(&self, kind: Kind, rng: &mut Rng) -> Fate {
         let table = self.table(kind);
         let sum: u32 = table.iter().map(|(ppm, _)| ppm).sum();
@@ -147,7 +148,8 @@ impl Faults {
         holds(&self.bad_writes, offset, length)
     }
 
-    /// A range of bytes was written: repairs the bad sectors that lie wholly in it. How many.
+    /// Repairs the bad sectors that lie wholly in a range of bytes that was written. Returns how
+    /// many.
     pub(super) fn repair(&mut self, offset: u64, length: u64) -> u64 {
         if !self.write_repairs || self.bad_reads.is_empty() {
             return 0;

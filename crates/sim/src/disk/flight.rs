@@ -1,8 +1,8 @@
 //! Operations in flight: begun, finished, cancelled, and ended by outages.
 //!
 //! Invariants:
-//! * An id is that of one operation ever: its slot's generation grows when the operation ends.
-//! * An operation with a result has had its effect, if any, and will have none.
+//! * An id names one operation for ever: its slot's generation grows when the operation ends.
+//! * An operation that has a result has taken effect already, if at all.
 
 use super::faults::{Fate, Faults, Kind};
 use super::media::{Entry, Media};
@@ -13,7 +13,7 @@ use fastrand::Rng;
 /// An operation that a disk is asked to do. Offsets and lengths are bytes.
 #[derive(Clone, Debug)]
 pub enum DiskOp {
-    /// Read; a read past the end gets what there is.
+    /// Read; a read past the end is short.
     Read {
         /// First byte.
         offset: u64,
@@ -26,12 +26,12 @@ pub enum DiskOp {
         offset: u64,
         /// The data to write; [`Disk::buffer`] gives a buffer without allocating.
         data: Vec<u8>,
-        /// Durable when it has finished.
+        /// True if the write must be durable when it has finished.
         fua: bool,
     },
-    /// Make durable what has finished.
+    /// Make all finished writes durable.
     Flush,
-    /// Punch a hole: reads give zeroes, units that lie wholly in it are given back.
+    /// Punch a hole: reads give zeroes, and units that lie wholly in it become free.
     Discard {
         /// First byte.
         offset: u64,
@@ -50,9 +50,9 @@ pub enum DiskOp {
 /// A file that was cut off.
 #[derive(Clone, Copy, Debug)]
 struct Cut {
-    /// The bytes that lay from here on are lost.
+    /// The offset from which on the old bytes are lost.
     at: u64,
-    /// The end of the file now: writes make it longer again.
+    /// The present end of the file; writes beyond it make the file longer again.
     end: u64,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Debug for OpId {
 /// The end of an operation.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Done<'a> {
-    /// As a system call's: bytes moved (0 for a flush, the whole length for a discard or a write
+    /// As of a system call: bytes moved (0 for a flush, the whole length for a discard or a write
     /// of zeroes), or a negative errno.
     pub result: i64,
     /// The data that was read: as many bytes as the result says. Empty for everything else.
@@ -83,10 +83,10 @@ pub struct Done<'a> {
 struct Flight {
     op: DiskOp,
     fate: Fate,
-    /// For a flush: what had taken effect when it began.
+    /// For a flush: the number of the newest effect when it began.
     newest: u64,
     stalled: bool,
-    /// It has had its effect already: the result, and what was read.
+    /// The result, and the data of a read, if the operation took effect when it began.
     early: Option<(i64, Vec<u8>)>,
 }
 
@@ -96,7 +96,7 @@ struct Slot {
     flight: Option<Flight>,
 }
 
-/// The place of the data of a read.
+/// Where the data of a read is.
 #[derive(Debug)]
 pub(super) enum Source {
     None,
@@ -116,7 +116,7 @@ pub struct Disk {
     free: Vec<u32>,
     pub(super) is_on: bool,
     cut: Option<Cut>,
-    /// Data of a read that is not simply what the cache holds.
+    /// Data of a read that differs from the cache.
     pub(super) scratch: Vec<u8>,
 }
 
@@ -146,8 +146,8 @@ impl Disk {
         }
     }
 
-    /// Starts an operation; gives its id and the time at which [`Disk::finish`] is due. Latency,
-    /// stalls and what chance does to it are decided here. It owns its data from now on.
+    /// Starts an operation; returns its id and the time at which [`Disk::finish`] is due. Latency,
+    /// stalls and fate are decided here. The disk owns the operation's data from now on.
     pub fn begin(&mut self, now: Ns, op: DiskOp) -> (OpId, Ns) {
         let kind = self.count_begin(&op);
         let fate = self.faults.fate(kind, &mut self.rng);
@@ -222,8 +222,8 @@ impl Disk {
         Some(flight)
     }
 
-    /// The operation is due: it happens, and ends. The id must be of an operation in flight: not
-    /// finished, cancelled or ended by [`Disk::process_killed`].
+    /// Ends an operation that is due; it takes effect now at the latest. The id must be of an
+    /// operation in flight: not finished, cancelled or ended by [`Disk::process_killed`].
     pub fn finish(&mut self, id: OpId) -> Done<'_> {
         let Some(flight) = self.take(id) else { panic!("{id:?} is not in flight") };
         let (result, source) = match flight.early {
@@ -241,8 +241,8 @@ impl Disk {
         Done { result, data }
     }
 
-    /// Asks an operation to end early. True: the disk had not begun it, nothing has happened and
-    /// it has ended (as with ECANCELED, not with [`Disk::finish`]). False: it goes on.
+    /// Asks an operation to end early. True: the disk had not begun it, so it had no effect and has
+    /// ended (as with ECANCELED, not with [`Disk::finish`]). False: it goes on.
     pub fn cancel(&mut self, id: OpId) -> bool {
         let Some(slot) = self.slots.get(id.slot as usize) else { return false };
         if slot.generation != id.generation {
@@ -270,15 +270,15 @@ impl Disk {
         self.slots.len() - self.free.len()
     }
 
-    /// Bytes that its file has now.
+    /// The present size of its file in bytes.
     pub fn size(&self) -> u64 {
         self.cut.map_or(self.media.size(), |cut| cut.end)
     }
 
-    /// The file ends after so many bytes from now on, whole units: the bytes that lay behind are
-    /// lost for good. A write that reaches farther makes it longer again, with a hole; but its last
-    /// unit is cut off again at once, for a file that has its length again is one that nobody can
-    /// tell was cut.
+    /// Truncates the file to so many bytes, whole units: the bytes behind are lost for good.
+    ///
+    /// A later write beyond the end makes the file longer again, with a hole. But the file never
+    /// gets its last unit back: with its full length again nobody could tell that it was cut.
     pub fn cut_off(&mut self, size: u64) {
         assert!(self.cut.is_none(), "it was cut off before");
         assert!(size < self.media.size() && size.is_multiple_of(super::UNIT));
@@ -286,17 +286,18 @@ impl Disk {
         self.end_at(Cut { at: size, end: size });
     }
 
-    /// The place where it was cut off.
+    /// The offset at which the file was cut off, if it was.
     pub fn cut_at(&self) -> Option<u64> {
         self.cut.map(|cut| cut.at)
     }
 
-    /// A file that was cut off is as long as before, with zeroes where nothing was written since.
+    /// Gives a file that was cut off its full length again. It reads as zeroes where nothing was
+    /// written since.
     pub fn restore_length(&mut self) {
         self.cut = None;
     }
 
-    /// Takes note of a write up to `end`: a file that was cut off ends there now.
+    /// Takes note of a write up to `end`: a file that was cut off is at least that long now.
     pub(super) fn note_write_up_to(&mut self, end: u64) {
         if let Some(cut) = self.cut.filter(|cut| cut.end < end) {
             self.end_at(Cut { end: end.min(self.media.size() - super::UNIT), ..cut });
@@ -320,7 +321,7 @@ impl Disk {
         self.options.size = size;
     }
 
-    /// Faults that are on now.
+    /// The faults that are switched on.
     pub fn faults(&mut self) -> &mut Faults {
         &mut self.faults
     }
@@ -349,17 +350,17 @@ impl Disk {
         bytes
     }
 
-    /// The bytes that are surely there after a power cut, but for newer versions.
+    /// The bytes that a power cut leaves where it keeps no newer version.
     pub fn durable(&self) -> Vec<u8> {
         self.media.media().to_vec()
     }
 
-    /// Puts bytes there as if they had always been there: no operation, no cache, no fault.
+    /// Changes bytes as if they had always been so: no operation, no cache, no fault.
     pub fn poke(&mut self, offset: u64, data: &[u8]) {
         self.media.poke(offset, data);
     }
 
-    /// Nothing was ever written to it but zeroes.
+    /// True if nothing but zeroes was ever written.
     pub fn is_blank(&self) -> bool {
         self.media.cached().is_zero(0..self.size() as usize)
     }
@@ -375,7 +376,7 @@ impl Disk {
         self.media.next(at, end, false)
     }
 
-    /// True if it is there and switched on.
+    /// True if the disk is present and switched on.
     pub fn is_on(&self) -> bool {
         self.is_on
     }
@@ -390,7 +391,7 @@ impl Disk {
         self.is_on = true;
     }
 
-    /// Everything in flight has ended with ENODEV; gives the writes that had no effect yet.
+    /// Ends everything in flight with ENODEV; returns the writes that had no effect yet.
     pub(super) fn end_flights(&mut self) -> Vec<Entry> {
         let size = self.media.size();
         let mut entries = Vec::new();
@@ -403,8 +404,8 @@ impl Disk {
         entries
     }
 
-    /// The process that used it was killed: the cache stays. Each operation in flight is done, not
-    /// done or partly done, by itself, and ends here; its id is no longer in flight.
+    /// The process that used the disk was killed: the cache stays. Each operation in flight takes
+    /// effect wholly, not at all or in part, and ends here. Its id is no longer in flight.
     pub fn process_killed(&mut self) {
         self.counts.kills += 1;
         let mut flights: Vec<Flight> =
@@ -413,7 +414,7 @@ impl Disk {
         for slot in &mut self.slots {
             slot.generation = slot.generation.wrapping_add(1);
         }
-        // A flush that would fail does not: nobody would hear of what it dropped.
+        // No flush fails here: no user would learn of the data that it dropped.
         let fails = |flight: &Flight| {
             matches!(flight.op, DiskOp::Flush)
                 && (flight.fate == Fate::Error || self.faults.writes_fail)
@@ -427,8 +428,8 @@ impl Disk {
     }
 }
 
-/// The effect that an operation in flight would have, within a disk of `size` bytes. Takes its
-/// data.
+/// The effect that an operation in flight would have on a disk of `size` bytes. Takes the
+/// operation's data.
 fn entry_of(op: &mut DiskOp, size: u64) -> Option<Entry> {
     let (offset, data, length) = match op {
         DiskOp::Write { offset, data, .. } => {

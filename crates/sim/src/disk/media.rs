@@ -1,9 +1,9 @@
-//! The contents of a disk: the cache that reads see, the media below it, and what lies between.
+//! The contents of a disk: the cache that reads see, the media below it, and the log between them.
 //!
 //! Invariants:
 //! * `cached` is `media` with the whole log applied in order, but for the `phantoms`.
-//! * `log` has what took effect and is not known to be durable, in the order of effect; its
-//!   numbers grow and are at most `newest`.
+//! * `log` has the effects that may not be durable yet, in their order; their numbers grow and are
+//!   at most `newest`.
 //! * `durable[b]` is the number of the newest effect that the media of physical block `b` holds;
 //!   entries of the log up to it no longer matter to the block.
 //! * A unit that is not `allocated` reads as zeroes.
@@ -16,14 +16,14 @@ use std::ops::Range;
 /// Buffers kept for the next writes.
 const FREE_MAX: usize = 256;
 
-/// Something that took effect, or might.
+/// A write or discard that took effect, or might.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// When: a number that grows.
+    /// Its number in the order of effect.
     pub seq: u64,
     pub offset: u64,
     pub length: u64,
-    /// The data that was written; `None` are zeroes.
+    /// The data; `None` stands for zeroes.
     pub data: Option<Vec<u8>>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Media {
     newest: u64,
     /// A bit for each unit.
     allocated: Vec<u64>,
-    /// Blocks of which the cache holds something else than the media will ever get.
+    /// Blocks whose contents in the cache will never reach the media.
     phantoms: Vec<u64>,
     free: Vec<Vec<u8>>,
 }
@@ -129,7 +129,7 @@ impl Media {
         self.effect(offset, length, Some(data), durable);
     }
 
-    /// Zeroes take effect; `free` gives units back. They must lie within the disk.
+    /// Zeroes take effect; `free` also deallocates their units. They must lie within the disk.
     pub fn zero(&mut self, offset: u64, length: u64, durable: bool, free: bool) {
         if length == 0 {
             return;
@@ -165,14 +165,14 @@ impl Media {
         self.durable[blocks.start as usize..blocks.end as usize].fill(self.newest);
     }
 
-    /// Everything up to the number is durable.
+    /// Makes every effect up to number `seq` durable.
     pub fn flush(&mut self, seq: u64) {
         while self.log.front().is_some_and(|entry| entry.seq <= seq) {
             self.settle_oldest();
         }
     }
 
-    /// Writes back what is too much for the cache. Returns how many writes that were.
+    /// Writes back the oldest writes while the log has more than `bytes_max`. Returns how many.
     pub fn write_back(&mut self, bytes_max: u64) -> u64 {
         let mut written = 0;
         while self.log_bytes > bytes_max {
@@ -209,18 +209,18 @@ impl Media {
         }
     }
 
-    /// Takes the log: what is not durable, oldest first.
+    /// Takes the log: the effects that are not durable, oldest first.
     pub fn take_log(&mut self) -> Vec<Entry> {
         self.log_bytes = 0;
         self.log.drain(..).collect()
     }
 
-    /// The number up to which a block's media holds everything.
+    /// The number of the newest effect that a block's media holds.
     pub fn durable(&self, block: u64) -> u64 {
         self.durable[block as usize]
     }
 
-    /// Puts the versions that a block must have on its media, in order. The cache stays.
+    /// Puts the versions of a block on its media, in order. The cache does not change.
     pub fn put_versions<'a>(&mut self, block: u64, versions: impl Iterator<Item = &'a Entry>) {
         let bytes = self.block_bytes(block);
         for entry in versions {
@@ -245,14 +245,14 @@ impl Media {
         self.phantoms.push(block);
     }
 
-    /// The cache forgets what it holds and the media does not.
+    /// The cache forgets all phantoms and reads them from the media.
     pub fn forget_phantoms(&mut self) {
         for block in std::mem::take(&mut self.phantoms) {
             self.forget(block);
         }
     }
 
-    /// Puts bytes there as if they had always been there.
+    /// Changes bytes as if they had always been so.
     pub fn poke(&mut self, offset: u64, data: &[u8]) {
         let length = data.len() as u64;
         self.cached.put(offset as usize, data);
@@ -266,7 +266,7 @@ impl Media {
         }
     }
 
-    /// Gives back the units that lie wholly in the range; the last one may be cut by the end.
+    /// Deallocates the units that lie wholly in the range; the disk's end may cut the last unit.
     fn release(&mut self, offset: u64, length: u64) {
         let end = offset + length;
         let last = if end == self.size() { end.div_ceil(UNIT) } else { end / UNIT };
@@ -279,8 +279,7 @@ impl Media {
         self.allocated[(unit / 64) as usize] >> (unit % 64) & 1 == 1
     }
 
-    /// The first place, from `at` on and before `end`, at which the allocation is as asked; else
-    /// `end`.
+    /// The first offset from `at` on, before `end`, whose allocation is as asked; otherwise `end`.
     pub fn next(&self, at: u64, end: u64, allocated: bool) -> u64 {
         let end = end.min(self.size());
         let mut units = at / UNIT..end.div_ceil(UNIT);
@@ -294,7 +293,7 @@ fn span(offset: u64, length: u64) -> Range<usize> {
     offset as usize..(offset + length) as usize
 }
 
-/// Puts the part of an entry that lies in the range of bytes.
+/// Copies the part of an entry that lies in the range of bytes.
 pub(super) fn put(media: &mut Bytes, entry: &Entry, bytes: Range<u64>) {
     let (from, to) = (bytes.start.max(entry.offset), bytes.end.min(entry.end()));
     if from >= to {

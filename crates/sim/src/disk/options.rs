@@ -12,7 +12,8 @@ pub struct DiskOptions {
     pub physical_block: u32,
     /// True if it has a volatile write cache. Without one every write is durable when it is done.
     pub cache: bool,
-    /// Bytes of unflushed writes above which the oldest are written back, as a real cache does.
+    /// Most bytes of unflushed writes: beyond these the disk writes the oldest back, as a real
+    /// cache does.
     pub cache_bytes_max: u64,
     /// True if flush and FUA succeed and do nothing.
     pub lying: bool,
@@ -40,7 +41,7 @@ impl DiskOptions {
     }
 }
 
-/// The time that operations take: a base and what comes on top, drawn evenly; rarely much longer.
+/// The time that operations take: a base plus an evenly drawn part; rarely much longer.
 #[derive(Clone, Debug)]
 pub struct Latency {
     /// A read takes at least this long.
@@ -49,13 +50,13 @@ pub struct Latency {
     pub write: Ns,
     /// A flush takes at least this long.
     pub flush: Ns,
-    /// Each takes up to this much longer.
+    /// The most that is added, drawn evenly.
     pub spread: Ns,
-    /// And this much longer for each KiB it moves.
+    /// Time added for each KiB that an operation moves.
     pub per_kib: Ns,
-    /// Of a million so many are slow.
+    /// Slow operations, per million.
     pub slow_ppm: u32,
-    /// A slow one takes up to this much longer.
+    /// The most that a slow operation takes longer.
     pub slow: Ns,
 }
 
@@ -92,7 +93,7 @@ impl Latency {
         Latency { read: ns, write: ns, flush: ns, spread: 0, per_kib: 0, slow_ppm: 0, slow: 0 }
     }
 
-    /// The time that one operation of `length` bytes takes; whether it is a slow one.
+    /// The time that one operation of `length` bytes takes, and whether it is a slow one.
     pub(super) fn draw(&self, base: Ns, length: u64, rng: &mut Rng) -> (Ns, bool) {
         let ns = base + rng.u64(0..=self.spread) + length / 1024 * self.per_kib;
         let slow = self.slow_ppm > 0 && rng.u32(0..1_000_000) < self.slow_ppm;

@@ -1,14 +1,14 @@
-//! The way an operation takes effect, with all the faults that are on.
+//! How an operation takes effect, with all faults that are switched on.
 //!
-//! The order of judgement: no device, the whole device, the end of the device, chance, bad sectors,
-//! space. The first of these that is judged bad decides the result.
+//! The checks have this order: no device, the whole device, the end of the device, chance, bad
+//! sectors, space. The first check that fails decides the result.
 
 use super::crash;
 use super::faults::Fate;
 use super::flight::{Disk, DiskOp, Source};
 use super::{EAGAIN, EINTR, EIO, ENODEV, ENOSPC, SECTOR};
 
-/// The distance at which a misdirected transfer lands, in physical blocks.
+/// The longest distance of a misdirected transfer, in physical blocks.
 const MISDIRECT_BLOCKS_MAX: u64 = 16;
 
 /// The effect of a write of any kind.
@@ -19,12 +19,12 @@ struct Change {
     /// `None` are zeroes.
     data: Option<Vec<u8>>,
     fua: bool,
-    /// Gives units back.
+    /// True if the change deallocates units.
     frees: bool,
 }
 
 impl Disk {
-    /// Does an operation: its result, and where the data of a read is.
+    /// Performs an operation. Returns its result, and where the data of a read is.
     pub(super) fn perform(&mut self, op: DiskOp, fate: Fate, newest: u64) -> (i64, Source) {
         if !self.is_on {
             self.counts.no_device += 1;
@@ -100,7 +100,7 @@ impl Disk {
         clipped
     }
 
-    /// Fewer bytes than asked for, whole units, at least one; all if there is only one.
+    /// The length of a short transfer: whole units, at least one; all if there is only one.
     fn shorten(&mut self, length: u64, unit: u64) -> u64 {
         let units = length.div_ceil(unit);
         if units < 2 {
@@ -110,7 +110,8 @@ impl Disk {
         self.rng.u64(1..units) * unit
     }
 
-    /// Another place, whole blocks away; the same one if the disk has no room for another.
+    /// The offset of a misdirected transfer, whole blocks away; the same offset if the disk is too
+    /// small.
     fn misdirect(&mut self, offset: u64, length: u64) -> u64 {
         let shift = self.rng.u64(1..=MISDIRECT_BLOCKS_MAX) * u64::from(self.options.physical_block);
         let back = offset.checked_sub(shift);
@@ -140,7 +141,7 @@ impl Disk {
             self.media.flush(newest.saturating_sub(1));
             return 0;
         }
-        // An effect that came meanwhile may be covered or not.
+        // The flush may cover effects that came after its begin, or not.
         let more = self.media.newest() - newest;
         let covered = if self.rng.bool() { newest } else { newest + self.rng.u64(0..=more) };
         self.media.flush(covered);
@@ -169,7 +170,7 @@ impl Disk {
             self.change_partly(change);
             return -EIO;
         }
-        // Ranges are zeroed and freed as a whole, or the call fails.
+        // Only writes can be short: the calls that zero or free a range do so as a whole or fail.
         if fate == Fate::Short && change.data.is_some() {
             let block = u64::from(self.options.physical_block);
             let length = self.shorten(change.length, block);
@@ -208,7 +209,7 @@ impl Disk {
         result
     }
 
-    /// It succeeds, or seems to.
+    /// Applies a change that succeeds, or seems to.
     fn change_all(&mut self, mut change: Change, fate: Fate) -> i64 {
         let result = change.length as i64;
         match fate {
@@ -253,7 +254,7 @@ impl Disk {
         }
     }
 
-    /// It fails: nothing of it has happened, all, a first part, or each block for itself.
+    /// Applies a part of a change that fails: nothing, all, a first part, or random blocks.
     fn change_partly(&mut self, change: Change) {
         let blocks = self.media.blocks(change.offset, change.length);
         let mut left = self.rng.u64(0..=blocks.end - blocks.start);
@@ -276,7 +277,7 @@ impl Disk {
         self.give_up(change, 0);
     }
 
-    /// One physical block of it happens. Nothing is allocated for it where there is no space.
+    /// Applies one physical block of a change, unless that needs space and the disk has none.
     fn put_block(&mut self, change: &Change, block: u64) {
         let bytes = self.media.block_bytes(block);
         let (from, to) = (bytes.start.max(change.offset), bytes.end.min(change.end()));
@@ -299,7 +300,7 @@ impl Change {
         self.offset + self.length
     }
 
-    /// Only the first bytes of it.
+    /// Shortens the change to its first `length` bytes.
     fn cut(&mut self, length: u64) {
         self.length = length;
         if let Some(data) = &mut self.data {

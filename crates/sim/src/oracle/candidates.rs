@@ -1,10 +1,10 @@
-//! Which writes each sector may hold: one number for most sectors, a list for the others.
+//! The writes that each sector may hold: one number for most sectors, a list for the others.
 //!
 //! Invariants:
 //! * `heads[s]` is the id of the one write that sector `s` surely holds, or [`LIST`] with the
 //!   index of its list.
-//! * A list has at least two entries while nobody works on it, in the order in which their writes
-//!   began; `owner` of a list in use is its sector, and of a free one [`NOBODY`].
+//! * A list that is not being edited has at least two entries, in the order in which their writes
+//!   began. Its `owner` is its sector, or [`NOBODY`] if the list is free.
 
 /// Marks a head that is the index of a list.
 const LIST: u32 = 1 << 31;
@@ -17,11 +17,12 @@ const NOBODY: u64 = u64::MAX;
 pub(super) struct Entry(u32);
 
 impl Entry {
-    /// Reads do not return it, for they have returned others; after a power cut it may be there.
+    /// Reads do not return it any more, because they have returned later ones; a power cut may
+    /// bring it back.
     pub const HIDDEN: u32 = 1;
-    /// It may have been lost: whatever its write says, it supersedes nothing.
+    /// It may have been lost: even if its write was acknowledged, it supersedes nothing.
     pub const UNSURE: u32 = 2;
-    /// Unsure since a power cut: once read, it stays.
+    /// Unsure since a power cut: a read that returns it settles it.
     pub const CUT: u32 = 4;
     const SHIFT: u32 = 3;
 
@@ -58,9 +59,9 @@ impl std::fmt::Debug for Entry {
 
 /// The writes that a sector may hold.
 pub(super) enum Held<'a> {
-    /// Surely this.
+    /// Surely this write.
     One(u32),
-    /// One of these.
+    /// One of these writes.
     Many(&'a [Entry]),
 }
 
@@ -102,7 +103,7 @@ impl Candidates {
         }
     }
 
-    /// Adds a write that began just now, after some work on the list, if there is one.
+    /// Adds a write that began just now. If the sector has a list, `prune` first works on it.
     #[inline]
     pub fn push(&mut self, sector: u64, id: u32, prune: impl FnOnce(&mut Vec<Entry>)) {
         let head = self.heads[sector as usize];
@@ -127,8 +128,7 @@ impl Candidates {
         list
     }
 
-    /// Works on the list of a sector, if it has one; the rest of it may be a single entry, but not
-    /// none.
+    /// Edits the list of a sector, if it has one. At least one entry must remain.
     #[inline]
     pub fn edit(&mut self, sector: u64, work: impl FnOnce(&mut Vec<Entry>)) {
         let head = self.heads[sector as usize];

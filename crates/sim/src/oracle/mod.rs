@@ -1,5 +1,5 @@
-//! The contents that each 512-byte sector of a volume may rightly hold, however its user crashes
-//! it.
+//! The oracle: the contents that each 512-byte sector of a volume may rightly hold, through all
+//! crashes.
 //!
 //! The workload tells the oracle when each operation begins and how it ends. Each sector is a
 //! register by itself:
@@ -10,24 +10,24 @@
 //!                                   may return w1 or w2, not what was there before w1
 //! ```
 //!
-//! * A read may return a write that began before the read ended, unless another write was
-//!   acknowledged before the read began and had begun after the first one's end: that one
-//!   *supersedes* the first.
+//! * A read may return any write that began before the read ended and is not superseded. A write
+//!   *supersedes* another if it began after the other's end and was acknowledged before the read
+//!   began.
 //! * A failed or cancelled write may have happened, each sector for itself, until its end and not
 //!   later. It supersedes nothing.
-//! * A read that ended settles which of several candidates it was: no later read returns one that
-//!   is now known not to be the latest (`rules` has the argument).
+//! * A read that ended settles which of several candidates the sector holds: no later read returns
+//!   one that is now known not to be the latest (`rules` has the argument).
 //! * An acknowledged write is durable if it was FUA, or if a flush that began after its end ended
 //!   well. After a power cut a sector may hold whatever began before the cut and is not superseded
 //!   by a durable write. The first read afterwards settles it.
-//! * After its user was killed nothing acknowledged is lost.
+//! * A kill of the user loses nothing that was acknowledged.
 //! * A discard leaves old contents or zeroes, each sector for itself, and is never settled.
 //!
-//! The oracle is lenient where the rules leave room: everything that it reports is wrong.
+//! The oracle is lenient where the rules leave room: each violation that it reports is real.
 //!
-//! Time is a counter of the oracle: an event that is told first happened first. Everything belongs
-//! to the one thread of a simulation. Memory: 4 bytes a sector, 32 bytes a write ever begun, and a
-//! list for each sector that may hold more than one thing.
+//! Time is a counter of the oracle: events happen in the order in which the oracle is told.
+//! Everything belongs to the one thread of a simulation. Memory: 4 bytes a sector, 32 bytes for
+//! each write that ever began, and a list for each sector that may hold several contents.
 
 mod candidates;
 mod rules;
@@ -63,7 +63,7 @@ pub struct OracleCounts {
     pub reads: u64,
     /// Sectors checked.
     pub sectors: u64,
-    /// Of these, sectors that might have held more than one thing.
+    /// Of these, sectors with several candidates.
     pub open_sectors: u64,
     /// Sectors that a read settled.
     pub settled: u64,
@@ -93,15 +93,16 @@ pub struct Oracle {
     writes: Writes,
     candidates: Candidates,
     reads: Vec<Read>,
-    /// Begin of the last flush that ended well.
+    /// The latest begin of a flush that ended well.
     flushed: Time,
-    /// When the process died or the power went last: an operation that began before never ends.
+    /// The last time when the process died or the power went: an operation that began before never
+    /// ends.
     restarted: Time,
-    /// When a device dropped something last: reads that began before it settle nothing.
+    /// The last time when a device dropped data: reads that began before it settle nothing.
     dropped: Time,
-    /// Ranges in which flushes did not count, and until when; the last entry for a sector rules.
+    /// Ranges in which flushes did not count, and until when; the last entry for a sector is valid.
     lies: Vec<(Range<u64>, Time)>,
-    /// Sectors that a power cut never parts.
+    /// The size, in sectors, of aligned groups that a power cut never tears.
     atomic: u64,
     counts: OracleCounts,
 }
@@ -124,7 +125,7 @@ impl Oracle {
         }
     }
 
-    /// Sectors.
+    /// The number of sectors.
     pub fn sectors(&self) -> u64 {
         self.candidates.sectors()
     }
@@ -134,13 +135,13 @@ impl Oracle {
         self.volume
     }
 
-    /// Counts of what it has seen.
+    /// Counts of the events so far.
     pub fn counts(&self) -> &OracleCounts {
         &self.counts
     }
 
-    /// Aligned groups of so many sectors are never parted by a power cut, a kill or a failure: a
-    /// write that covers a whole group is there or not. 1 at first.
+    /// No power cut, kill or failure tears an aligned group of so many sectors: it takes effect
+    /// wholly or not at all if a write covers it. The size is 1 at first.
     pub fn set_atomic(&mut self, sectors: u64) {
         assert!(sectors > 0, "a group has at least one sector");
         self.atomic = sectors;
@@ -211,8 +212,8 @@ impl Oracle {
         self.judge(&read, data)
     }
 
-    /// Something else than a read tells, at the end of what would be a read, that parts of its
-    /// range read as zeroes; nothing of the rest.
+    /// A query that is not a read (such as block status) ends, and reports that parts of its range
+    /// read as zeroes. It says nothing of the other parts.
     ///
     /// # Errors
     /// The first sector that may not be zeroes, as for [`Oracle::read_ends_ok`].
@@ -255,15 +256,15 @@ impl Oracle {
         }
     }
 
-    /// The power went: everything that is not durable may be lost, everything that was in flight
-    /// may have happened.
+    /// The power went: data that is not durable may be lost, and each operation in flight may have
+    /// happened.
     pub fn power_cut(&mut self) {
         self.counts.cuts += 1;
         self.restart();
         self.lose_all();
     }
 
-    /// Its user was killed: everything that was in flight may have happened.
+    /// The user was killed: each operation in flight may have happened.
     pub fn process_killed(&mut self) {
         self.counts.kills += 1;
         self.restart();
@@ -275,23 +276,23 @@ impl Oracle {
         self.reads.clear();
     }
 
-    /// Everything in the range that is not durable may be lost from now on, also what is in flight:
-    /// a device dropped it, as after a failed flush. Nothing that comes later is concerned.
+    /// A device dropped data of the range, as after a failed flush: what is not durable may be lost
+    /// from now on, also writes in flight. Later writes are not affected.
     pub fn drop_undurable(&mut self, range: Range<u64>) {
         self.assert_within(&range);
         self.dropped = self.tick();
         self.lose(range);
     }
 
-    /// True if one of `sectors` from `at` on, as far as there are so many, may hold more than one
-    /// thing.
+    /// True if one of the `sectors` from `at` on has several candidates. Sectors beyond the end are
+    /// ignored.
     pub fn is_open(&self, at: u64, sectors: u64) -> bool {
         let end = self.sectors().min(at + sectors);
         (at..end).any(|sector| matches!(self.candidates.held(sector), Held::Many(_)))
     }
 
-    /// Nobody knows what `sectors` from `at` on hold, as far as there are so many: something else
-    /// has spoilt them.
+    /// The contents of the `sectors` from `at` on become unknown: an event outside the oracle has
+    /// spoilt them. Sectors beyond the end are ignored.
     pub fn permit_anything(&mut self, at: u64, sectors: u64) {
         let range = at.min(self.sectors())..self.sectors().min(at + sectors);
         let now = self.tick();

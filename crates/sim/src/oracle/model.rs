@@ -1,9 +1,10 @@
 //! A slow, obvious model of one sector, and the oracle compared with it.
 //!
-//! The model is the machine itself: a history of contents, of which the last is seen and those from
-//! the durable one on may come back at a power cut. It keeps *every* state in which the machine can
-//! be after what its user has seen: each write in flight may happen at any time, each read in
-//! flight takes what is there at any time. A read's result is right if a state with it is left.
+//! The model is the machine itself. It has a history of contents: reads see the last one, and a
+//! power cut may bring back any from the durable one on. The model keeps *every* state in which the
+//! machine can be after the events so far: each write in flight may happen at any time, and each
+//! read in flight takes the present content at any time. A read's result is right if a state with
+//! it is left.
 
 use super::*;
 use proptest::prelude::*;
@@ -25,14 +26,14 @@ struct Flight {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     history: Vec<u64>,
-    /// The place in the history before which no power cut goes back.
+    /// The oldest place in the history that a power cut may bring back.
     durable: usize,
-    /// The latest in the history that was acknowledged.
+    /// The latest acknowledged place in the history.
     acknowledged: usize,
     writes: Vec<Flight>,
-    /// Reads in flight, and what they have taken.
+    /// Reads in flight, and the contents that they have taken.
     reads: Vec<(u64, Option<u64>)>,
-    /// Flushes in flight, and what had been acknowledged.
+    /// Flushes in flight, and the latest place that was acknowledged when each began.
     flushes: Vec<(u64, usize)>,
     lying: bool,
 }
@@ -54,7 +55,7 @@ impl State {
         self.history[self.history.len() - 1]
     }
 
-    /// The states after one thing that may happen by itself.
+    /// The states after one spontaneous event.
     fn steps(&self) -> Vec<State> {
         let mut found = Vec::new();
         for (index, write) in self.writes.iter().enumerate().filter(|(_, w)| w.at.is_none()) {
@@ -71,7 +72,7 @@ impl State {
         found
     }
 
-    /// A write ends. Nothing if it cannot end so.
+    /// The state after a write ends; `None` if it cannot end so.
     fn ends(mut self, id: u64, ok: bool) -> Option<State> {
         let index = self.writes.iter().position(|write| write.id == id)?;
         let write = self.writes.remove(index);
@@ -102,15 +103,15 @@ impl State {
         self
     }
 
-    /// All that a power cut may leave.
+    /// All states that a power cut may leave.
     fn power_cut(self) -> Vec<State> {
         let lying = self.lying;
         let left = self.history[self.durable..].iter();
         left.map(|&content| State { history: vec![content], lying, ..State::new() }).collect()
     }
 
-    /// All that may be after a device has dropped what is not durable: it is seen at once, or
-    /// only after a power cut.
+    /// All states after a device has dropped what is not durable: the loss shows at once, or only
+    /// after a power cut.
     fn drops(&self) -> Vec<State> {
         let mut found = Vec::new();
         for &kept in &self.history[self.durable..] {
@@ -165,12 +166,12 @@ impl Model {
         });
     }
 
-    /// True if a read in flight may end with this.
+    /// True if a read in flight may end with this content.
     fn may_return(&self, id: u64, content: u64) -> bool {
         self.0.iter().any(|state| state.reads.contains(&(id, Some(content))))
     }
 
-    /// A read has ended, with this or badly.
+    /// A read has ended with this content, or failed.
     fn read_ends(&mut self, id: u64, content: Option<u64>) {
         self.change(|mut state| {
             let is_it = |read: &(u64, Option<u64>)| {
@@ -183,7 +184,7 @@ impl Model {
     }
 }
 
-/// The things that may happen in a history.
+/// The kinds of events in a history.
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// Operations in flight at once.
@@ -197,7 +198,7 @@ struct Rules {
 struct Verdicts {
     permitted: u32,
     refused: u32,
-    /// The model refuses, the oracle does not.
+    /// Histories that the model refuses and the oracle accepts.
     lenient: u32,
 }
 
@@ -213,7 +214,7 @@ struct Pair {
     verdicts: Verdicts,
 }
 
-/// The sector of the volume that is looked at; its neighbours must not matter.
+/// The sector that is compared; its neighbours must not matter.
 const AT: u64 = 1;
 
 impl Pair {
@@ -234,8 +235,8 @@ impl Pair {
         self.writes.len() + self.reads.len() + self.flushes.len() < self.rules.at_once
     }
 
-    /// Tells both of one event. False: the model has no states left, it refused what the oracle
-    /// permitted.
+    /// Tells both of one event. False if the model has no state left: it refused a result that the
+    /// oracle permitted.
     fn step(&mut self, what: u8, how: u8) -> bool {
         match what % 16 {
             0..=4 if self.has_room() => self.write(how),
@@ -301,7 +302,7 @@ impl Pair {
             return true;
         }
         let id = self.reads.remove(how as usize % self.reads.len());
-        // Mostly what may be right, or was lately.
+        // Mostly a recent content, which may be right.
         let back = if how & 0x80 > 0 { u64::from(how >> 4 & 7) } else { u64::from(how >> 5) };
         let mut content = self.newest.saturating_sub(back);
         if content > 0 && self.oracle.writes.get(content as u32).kind != Kind::Data {
@@ -335,8 +336,8 @@ impl Pair {
 
     fn outage(&mut self, how: u8) {
         if how.is_multiple_of(3) {
-            // A write that was cut off and then seen not to have happened may come back at a power
-            // cut: here the oracle is lenient.
+            // The oracle is lenient here: a write that was in flight at a power cut, and then was
+            // seen not to have happened, may come back at the next cut.
             if self.rules.at_once == 1 && !self.writes.is_empty() {
                 return;
             }

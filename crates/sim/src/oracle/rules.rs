@@ -1,4 +1,5 @@
-//! The rules: what supersedes what, what a read may return and what it settles.
+//! The rules of the oracle: which write supersedes which, what a read may return and what it
+//! settles.
 //!
 //! **Superseded.** Write `w` is superseded for a reader that began at `rb` if a write `w2` was
 //! acknowledged with `w.end < w2.begin` and `w2.end < rb`: then `w2` happened after `w` and before
@@ -32,7 +33,7 @@ use super::writes::{Kind, Time, Write, Writes};
 use super::{Oracle, Read, Violation};
 use std::ops::Range;
 
-/// Everything that the rules need to know besides the entries of a sector.
+/// The data that the rules need besides the entries of a sector.
 #[derive(Clone, Copy)]
 pub(super) struct Books<'a> {
     pub writes: &'a Writes,
@@ -64,7 +65,8 @@ impl Books<'_> {
         durable.map(|write| write.begin).max().unwrap_or(0)
     }
 
-    /// Forgets what nobody can see any more. At least one entry stays: the one that supersedes.
+    /// Forgets entries that no read can return any more. At least one entry stays: the one that
+    /// supersedes.
     #[inline]
     fn prune(&self, entries: &mut Vec<Entry>, sector: u64, oldest_read: Time) {
         let cut = self.cut_bound(entries, sector);
@@ -78,8 +80,8 @@ impl Books<'_> {
         });
     }
 
-    /// Every entry that is not superseded by something durable may be there, and only a durable one
-    /// is sure. An entry that is past for all but old reads stays so.
+    /// After a loss each entry that no durable write supersedes may be in the sector, and only a
+    /// durable one is sure. An entry that is past for all but old reads stays so.
     fn lose(&self, entries: &mut Vec<Entry>, sector: u64, flags: u32, oldest_read: Time) {
         self.prune(entries, sector, oldest_read);
         let bound = self.cut_bound(entries, sector);
@@ -94,7 +96,7 @@ impl Books<'_> {
     }
 }
 
-/// True if a write may be in a sector that claims to be of a write.
+/// True if a write may be in a sector whose stamp claims the id `claimed`.
 #[inline]
 fn fits(id: u32, write: &Write, claimed: u64) -> bool {
     match write.kind {
@@ -104,7 +106,7 @@ fn fits(id: u32, write: &Write, claimed: u64) -> bool {
     }
 }
 
-/// One read, as the settling of its sectors needs it.
+/// The facts of one read that settle its sectors.
 struct Seen<'a> {
     begin: Time,
     claimed: u64,
@@ -112,8 +114,9 @@ struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Hides or drops what the read has shown to be past. Whether it did. `others` says whether
-    /// nothing can be settled, as other reads of the sector are in flight.
+    /// Hides or drops the entries that the read has shown to be past. True if there were any.
+    /// `others` says whether other reads of the sector are in flight, so that nothing can be
+    /// settled.
     fn settle(&self, entries: &mut Vec<Entry>, others: impl FnOnce() -> bool) -> bool {
         let bound = self.writes.read_bound(entries, self.begin);
         let (mut is_open, mut all_cut) = (false, true);
@@ -172,7 +175,8 @@ impl Oracle {
             self.candidates.push(sector, id, |entries| {
                 books.prune(entries, sector, oldest_read);
                 if kind == Kind::Discard {
-                    // One of many discards is enough: they permit the same, the last the longest.
+                    // One of many discards is enough: all permit the same, and the last one permits
+                    // it longest.
                     let is_over = |write: &Write| write.kind == kind && write.end != Time::MAX;
                     entries.retain(|entry| !is_over(books.writes.get(entry.id())));
                 }
@@ -180,7 +184,7 @@ impl Oracle {
         }
     }
 
-    /// Judges what a read that ends now has returned, and learns from it.
+    /// Judges the data of a read that ends now, and learns from it.
     pub(super) fn judge(&mut self, read: &Read, data: &[u8]) -> Result<(), Box<Violation>> {
         let open = self.check(read, data)?;
         self.counts.sectors += (data.len() / SECTOR) as u64;
@@ -194,7 +198,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Checks each sector; how many of them have several candidates.
+    /// Checks each sector. Returns how many have several candidates.
     fn check(&self, read: &Read, data: &[u8]) -> Result<u64, Box<Violation>> {
         let mut open = 0;
         for (bytes, sector) in data.chunks_exact(SECTOR).zip(read.range.clone()) {
@@ -230,7 +234,7 @@ impl Oracle {
             let may_be = !entry.is(Entry::HIDDEN) && write.end >= bound;
             may_be && fits(entry.id(), write, claimed)
         };
-        // All that fit but for `Anything` have the same contents.
+        // All entries that fit have the same contents, apart from `Anything`.
         entries.iter().filter(fitting).any(|entry| self.is_of(bytes, sector, entry.id()))
     }
 
@@ -250,7 +254,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// True if all that a group may hold covers the whole of it and has ended.
+    /// True if each candidate of a group covers the whole group and has ended.
     fn is_whole(&self, group: Range<u64>, rb: Time) -> bool {
         let Held::Many(entries) = self.candidates.held(group.start) else { return false };
         let is_whole = entries.iter().all(|entry| {
@@ -282,8 +286,7 @@ impl Oracle {
         }
     }
 
-    /// The power went: in each sector every entry that is not superseded by something durable may
-    /// be left.
+    /// The power went: each sector may hold every entry that no durable write supersedes.
     pub(super) fn lose_all(&mut self) {
         let books = Books { writes: &self.writes, flushed: self.flushed, lies: &self.lies };
         let (counts, now) = (&mut self.counts, self.now);

@@ -1,8 +1,8 @@
 //! The stamp that a write puts into a sector, so that it can be recognised byte by byte.
 //!
 //! A sector is 64 little-endian words: the id of the write, the place (volume and sector), and 62
-//! words that follow from both. So a sector of another place, another volume or two writes is
-//! seen, and what it should have been can be read from it. Filling and checking are plain loops
+//! words that follow from both. So a check detects data of another place, of another volume or of
+//! two writes, and the data itself tells where it belongs. Filling and checking are plain loops
 //! over words that the compiler turns into vector code.
 
 use std::fmt;
@@ -11,10 +11,10 @@ use std::fmt;
 pub const SECTOR: usize = 512;
 const WORDS: usize = SECTOR / 8;
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-/// A sector number takes so many bits of the second word; the volume has the rest.
+/// Bits of the second word that hold the sector number; the others hold the volume.
 const SECTOR_BITS: u32 = 40;
 
-/// The step that is added to the seed of a sector for each word.
+/// The step of each word, which is added to the seed of the sector.
 const STEPS: [u64; WORDS] = {
     let mut steps = [0; WORDS];
     let mut i = 0;
@@ -48,7 +48,7 @@ pub enum Content {
     Foreign {
         /// The first 16 bytes: of a stamp, id and place.
         first: [u8; 16],
-        /// The number of the 64 words that are as a stamp with these first 16 bytes has them.
+        /// How many of the 64 words match a stamp with these first 16 bytes.
         good_words: u32,
     },
 }
@@ -92,7 +92,7 @@ fn word(bytes: &[u8]) -> u64 {
     ])
 }
 
-/// The id that a sector claims to be of; 0 if it may be zeroes.
+/// The id that a sector's stamp claims; 0 if the sector may be zeroes.
 #[inline]
 pub(super) fn claimed(bytes: &[u8]) -> u64 {
     word(bytes)

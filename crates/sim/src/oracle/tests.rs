@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// An oracle of 16 sectors with what a user does in one call.
+/// An oracle of 16 sectors, with calls that do a user's whole operation.
 struct User {
     oracle: Oracle,
     data: Vec<u8>,
@@ -24,7 +24,7 @@ impl User {
         self.oracle.flush_ends(id, true);
     }
 
-    /// Puts what a write leaves into the volume.
+    /// Puts the content that a write leaves into the volume.
     fn put(&mut self, range: Range<u64>, id: WriteId) {
         let bytes = range.start as usize * SECTOR..range.end as usize * SECTOR;
         fill(&mut self.data[bytes], 3, range.start, id.stamp());

@@ -1,4 +1,4 @@
-//! Reports of what is wrong, so that a person can see why.
+//! Reports of violations, which show a person the reason.
 
 use super::candidates::{Entry, Held};
 use super::stamp::{Content, identify};
@@ -6,7 +6,7 @@ use super::writes::{Ended, Kind, Time, Write};
 use super::{Oracle, Read};
 use std::fmt;
 
-/// The reason why what was read is wrong.
+/// The reason why the data of a read is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The sector must not hold this.
@@ -27,10 +27,10 @@ pub enum State {
     SettledOtherwise,
 }
 
-/// A write as it concerns one sector.
+/// A write, as seen by one sector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its stamp; 0 is what was there at first.
+    /// Its stamp; 0 is the initial content.
     pub id: u64,
     /// The content that it leaves: its data, zeroes, a discard, or anything.
     pub leaves: &'static str,
@@ -38,7 +38,7 @@ pub struct Candidate {
     pub begin: Time,
     /// When it ended; nothing if it is in flight.
     pub end: Option<Time>,
-    /// The way it ended; nothing if it is in flight, or was when the power went or its user died.
+    /// The way it ended; `None` if it is in flight, or was when the power went or its user died.
     pub ended: Option<Ended>,
     /// True if it was FUA.
     pub fua: bool,
@@ -50,7 +50,7 @@ pub struct Candidate {
     pub state: State,
 }
 
-/// A sector that may not hold what was read.
+/// A sector whose data a read must not return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     /// The reason why it is wrong.
@@ -67,8 +67,8 @@ pub struct Violation {
     pub found: Content,
     /// The write that was found, if it is one of this sector.
     pub found_write: Option<Candidate>,
-    /// All that the sector may hold by the oracle's books, and what it only might hold after a
-    /// power cut.
+    /// All candidates of the sector in the oracle's books, also those that only a power cut may
+    /// bring back.
     pub candidates: Vec<Candidate>,
 }
 

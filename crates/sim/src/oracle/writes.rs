@@ -1,16 +1,16 @@
 //! Every write that ever began: when, where, how it ended.
 //!
 //! Invariants:
-//! * The index of a write is its id and its stamp; 0 is what was there at first: zeroes.
+//! * The index of a write is its id and its stamp; 0 is the initial content: zeroes.
 //! * A write that has ended does not change any more.
 
 use super::candidates::Entry;
 use std::ops::Range;
 
-/// Logical time of an oracle: a counter. [`Time::MAX`] is the end of what has not ended.
+/// Logical time of an oracle: a counter. [`Time::MAX`] is the end of a write in flight.
 pub type Time = u64;
 
-/// Writes that an oracle can know: entries of candidates leave so much room for flags.
+/// The most writes of an oracle: the other bits of a candidate's entry are flags.
 const WRITES_MAX: usize = 1 << 29;
 
 /// A write of one volume, and the stamp of its data.
@@ -78,12 +78,12 @@ pub(super) struct Write {
 }
 
 impl Write {
-    /// Whether, once ended, it surely supersedes what had ended before it began.
+    /// True if the write, once ended, surely supersedes the writes that had ended before it began.
     pub fn is_sure(&self) -> bool {
         self.ended == Some(Ended::Ok) && self.kind != Kind::Discard
     }
 
-    /// True if what it left can be told from its contents once it has ended.
+    /// True if its contents tell, once it has ended, that a sector holds it.
     pub fn can_settle(&self) -> bool {
         matches!(self.kind, Kind::Data | Kind::Zeroes)
     }
@@ -124,8 +124,8 @@ impl Writes {
         self.all.get(usize::try_from(stamp).ok()?)
     }
 
-    /// The end before which a write is superseded, by those of `entries`, for a reader that began
-    /// at `rb`.
+    /// The bound of a reader that began at `rb`: `entries` supersede each write that ended before
+    /// it.
     #[inline]
     pub fn read_bound(&self, entries: &[Entry], rb: Time) -> Time {
         let sure = entries.iter().filter(|entry| !entry.is(Entry::UNSURE));
@@ -148,7 +148,7 @@ impl Writes {
         id
     }
 
-    /// Adds contents that nobody knows, as if they had been written just now.
+    /// Adds unknown contents, as if they had been written just now.
     pub fn add_anything(&mut self, range: Range<u64>, now: Time) -> u32 {
         let id = self.add(range, Kind::Anything, true, now);
         let write = &mut self.all[id as usize];
@@ -163,7 +163,7 @@ impl Writes {
         (write.end, write.ended) = (now, Some(how));
     }
 
-    /// Operations in flight end, and nobody says how.
+    /// Ends all operations in flight, with unknown results.
     pub fn end_all(&mut self, now: Time) {
         for id in self.in_flight.drain(..) {
             self.all[id as usize].end = now;
