@@ -1,4 +1,4 @@
-//! A context on one device, for the drivers' tests.
+//! A test rig for drivers: a context on one device.
 #![allow(clippy::vec_box, reason = "submit and reap take and give bios in boxes")]
 
 use drystone_core::clock::{Clock, SystemClock};
@@ -36,7 +36,7 @@ impl Rig {
         Self::on(driver, options, ring, clock)
     }
 
-    /// The driver on a ring of the test's own.
+    /// The driver on a ring that the test gives.
     pub(crate) fn on(
         driver: impl Driver,
         options: &QueueOptions,
@@ -121,7 +121,7 @@ impl Rig {
     }
 }
 
-/// Bytes that tell their place.
+/// Bytes whose values depend on their place.
 pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|i| (i / 512) as u8 ^ (i as u8).wrapping_mul(7) ^ seed | 1).collect()
 }

@@ -1,9 +1,9 @@
-//! The way I/O goes to a file: in blocks of which size, and past the page cache or not.
+//! How I/O reaches a file: the size of its logical blocks, and direct I/O or the page cache.
 //!
-//! A block device has the logical blocks of the host, whatever is asked for: it zeroes and discards
-//! nothing smaller. A file has blocks of 512 bytes, so that what it holds means the same on every
-//! disk; only a user that asks for direct I/O gets the larger blocks that direct I/O needs on some
-//! file systems (on a disk of 4096-byte sectors, for one).
+//! A block device has the logical blocks of the host, whatever the options say: it zeroes and
+//! discards no smaller range. A file has blocks of 512 bytes, so that its contents mean the same on
+//! every disk. Some file systems (for example on a disk of 4096-byte sectors) need larger blocks
+//! for direct I/O; only a user that asks for direct I/O gets those.
 
 use super::options::{Direct, FileOptions};
 use super::system::{is_in_memory, stat};
@@ -21,13 +21,13 @@ const SECTOR: u32 = 512;
 pub(super) struct Access {
     /// Bytes of a logical block.
     pub(super) block_size: u32,
-    /// Alignment of memory for direct I/O; `None`: the page cache is used.
+    /// Alignment of memory for direct I/O; `None` means that I/O uses the page cache.
     pub(super) direct: Option<u32>,
-    /// A notice of what it cannot do: one sentence without its subject, which is the file.
+    /// A notice of a restriction: one sentence without its subject, which is the file.
     pub(super) notice: Option<String>,
 }
 
-/// The access, or why there is none.
+/// The access, or the reason why none is possible.
 type Choice = std::result::Result<Access, String>;
 
 /// The host's facts about a file.
@@ -35,13 +35,13 @@ type Choice = std::result::Result<Access, String>;
 struct Host {
     /// Logical block of a block device.
     device_block: Option<u32>,
-    /// The needs of direct I/O, if the file system tells.
+    /// The alignment that direct I/O needs, if the file system reports it.
     alignment: Option<Alignment>,
-    /// The file system is memory.
+    /// True if the file system keeps its files in memory.
     in_memory: bool,
 }
 
-/// The needs of direct I/O, in bytes.
+/// The alignment that direct I/O needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Alignment {
     memory: u32,
@@ -50,14 +50,15 @@ struct Alignment {
 }
 
 impl Alignment {
-    /// An older kernel does not tell: a file system may demand up to its block size.
+    /// The assumption for older kernels, which report nothing: a file system may demand up to its
+    /// block size.
     const UNTOLD: Alignment = Alignment { memory: 4096, offset: 4096 };
 }
 
-/// The way I/O goes to the open file.
+/// Chooses the access to the open file.
 ///
 /// # Errors
-/// One sentence: what is asked for is not possible there.
+/// One sentence that says which option is not possible for this file.
 pub(super) fn choose(options: &FileOptions, fd: &OwnedFd, block_device: bool) -> Result<Access> {
     let host = Host {
         device_block: block_device.then(|| logical_block_size(fd)),
@@ -138,8 +139,8 @@ fn no_direct(alignment: Alignment) -> String {
     }
 }
 
-/// Why a file goes through the page cache though it need not be told to. Nobody expects otherwise
-/// of one in memory.
+/// The notice that a file uses the page cache although direct I/O was allowed; `None` for a file in
+/// memory, where nobody expects direct I/O.
 fn why_buffered(host: Host) -> Option<String> {
     let why = match host.alignment {
         _ if host.in_memory => return None,
@@ -162,7 +163,7 @@ impl Access {
         Access { direct: Some(alignment.memory.max(1)), ..Self::buffered(block_size) }
     }
 
-    /// Says one more thing that users may not expect.
+    /// Adds a notice for users.
     pub(super) fn note(&mut self, more: Option<String>) {
         self.notice = match (self.notice.take(), more) {
             (Some(known), Some(more)) => Some(format!("{known}; it {more}")),
@@ -170,7 +171,7 @@ impl Access {
         };
     }
 
-    /// Says that the end of a block device is no whole block.
+    /// Adds the notice that the last `rest` bytes of a block device are not a whole block.
     pub(super) fn note_rest(&mut self, rest: u64) {
         if rest > 0 {
             let block = self.block_size;
@@ -181,8 +182,8 @@ impl Access {
     }
 }
 
-/// Switches direct I/O on, or gives it up where it was not demanded. The lock belongs to the open
-/// file, so the flag is set on it instead of opening again.
+/// Switches direct I/O on, or falls back to the page cache if the options do not demand it. The
+/// lock belongs to the open file description, so the flag is set on that instead of opening again.
 pub(super) fn set_direct(fd: &OwnedFd, options: &FileOptions, access: &mut Access) -> Result<()> {
     if access.direct.is_none() {
         return Ok(());
@@ -268,7 +269,8 @@ mod tests {
         }
     }
 
-    /// The block, whether it is direct, and a part of what is said; or a part of the refusal.
+    /// The logical block, whether I/O is direct, and a part of the notice; or a part of the
+    /// refusal.
     type Wanted = std::result::Result<(u32, bool, &'static str), &'static str>;
 
     fn check(found: Choice, wanted: Wanted, what: &str) {
@@ -300,7 +302,7 @@ mod tests {
             (4096, needs(4096), Yes, None, Ok((4096, true, ""))),
             (4096, needs(4096), No, None, Ok((4096, false, ""))),
             (4096, needs(4096), Yes, Some(4096), Ok((4096, true, ""))),
-            // Larger blocks than the host's are made of them for the user that asked for them.
+            // A user may ask for larger blocks than the host's.
             (512, needs(512), Auto, Some(4096), Ok((512, true, ""))),
             (
                 4096,
@@ -309,7 +311,7 @@ mod tests {
                 Some(512),
                 Err("logical blocks of 4096 bytes, so logical_block_size cannot be 512"),
             ),
-            // A kernel that does not tell.
+            // A kernel that reports no alignment.
             (4096, None, Yes, None, Ok((4096, true, ""))),
             (4096, NO, Auto, None, Ok((4096, false, ""))),
             (4096, NO, Yes, None, Err("no direct I/O")),

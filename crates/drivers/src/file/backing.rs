@@ -1,4 +1,4 @@
-//! Operations on a file besides those that a ring carries out on it.
+//! Operations on a file that no ring carries out.
 
 use super::system;
 use drystone_core::blocking::might_block;
@@ -7,10 +7,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open file, or what stands for one in a simulator. Called from any thread; but for
-/// [`Backing::is_shorter_than`] nothing here is on the way of an I/O.
+/// An open file, or its substitute in a simulator. Any thread may call it. Only
+/// [`Backing::is_shorter_than`] is called on the data path.
 pub trait Backing: Send + Sync {
-    /// The descriptor by which a ring knows it. Valid for as long as this lives.
+    /// The descriptor by which a ring uses it. Valid for as long as this lives.
     fn descriptor(&self) -> RawFd;
 
     /// Its length in bytes, as of now.
@@ -19,8 +19,7 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn size(&self) -> io::Result<u64>;
 
-    /// True if it has become shorter than `bytes`, as far as that is known at once: this is called
-    /// by data threads, and never waits.
+    /// True if it is known to be shorter than `bytes`. Data threads call this, so it never waits.
     fn is_shorter_than(&self, bytes: u64) -> bool {
         self.size().is_ok_and(|size| size < bytes)
     }
@@ -36,10 +35,10 @@ pub trait Backing: Send + Sync {
     /// When the system refuses.
     fn extend(&self, bytes: u64) -> io::Result<()>;
 
-    /// Make durable what was written, and hear of what was lost. May take long.
+    /// Make all writes durable, and learn of lost ones. May take long.
     ///
     /// # Errors
-    /// Something was lost.
+    /// A write was lost.
     fn sync(&self) -> io::Result<()> {
         Ok(())
     }
@@ -66,7 +65,7 @@ pub trait Backing: Send + Sync {
 pub(super) struct OpenFile {
     pub(super) fd: Arc<OwnedFd>,
     pub(super) block_device: bool,
-    /// Its length is known without asking a server or waiting for one.
+    /// True if the kernel knows its length without waiting for a server.
     pub(super) has_known_length: bool,
 }
 
@@ -87,7 +86,7 @@ impl Backing for OpenFile {
     }
 
     fn is_shorter_than(&self, bytes: u64) -> bool {
-        // A block device does not take a write beyond its end.
+        // A block device refuses writes beyond its end, so it needs no check.
         !self.block_device && self.has_known_length && system::is_shorter_than(&self.fd, bytes)
     }
 
@@ -131,7 +130,7 @@ fn seek(fd: &OwnedFd, from: u64, whence: i32, end: u64) -> io::Result<u64> {
     sought(found, whence, from, end)
 }
 
-/// The meaning of the file system's answer to a search from `from` on.
+/// Interprets the file system's answer to a search from `from` on.
 pub(super) fn sought(found: io::Result<u64>, whence: i32, from: u64, end: u64) -> io::Result<u64> {
     let error = match found {
         Ok(found) => return Ok(found.clamp(from, end)),
@@ -140,7 +139,7 @@ pub(super) fn sought(found: io::Result<u64>, whence: i32, from: u64, end: u64) -
     match (error.raw_os_error(), whence) {
         // No more data, or the file became shorter: the rest is a hole.
         (Some(libc::ENXIO), _) => Ok(end),
-        // The file system cannot tell: everything is data.
+        // The file system does not support the search: everything counts as data.
         (Some(libc::EINVAL | libc::EOPNOTSUPP), libc::SEEK_DATA) => Ok(from),
         (Some(libc::EINVAL | libc::EOPNOTSUPP), _) => Ok(end),
         _ => Err(error),

@@ -1,5 +1,5 @@
-//! The claim of a device on its file, also when that is opened again: the lock, and the identity of
-//! the file.
+//! The claim of a device on its file, which lasts while the file is reopened: the lock, and the
+//! identity of the file.
 
 use super::locks;
 use super::system::{limit_below, stat};
@@ -8,9 +8,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-/// The lock of a file, held until this is dropped. It belongs to the open file that took it, which
-/// stays open for it when the file is opened again: so it never has to be taken from one and given
-/// to another.
+/// The lock of a file, held until this is dropped. The lock belongs to the open file description
+/// that took it. That stays open when the file is reopened, so the lock never moves from one
+/// opening to another.
 pub(super) struct Claim {
     fd: Arc<OwnedFd>,
     pub(super) identity: Identity,
@@ -24,7 +24,7 @@ impl Claim {
 }
 
 impl Claim {
-    /// The limit of file size, if it is less than so many bytes.
+    /// The limit of file size, if it is below `bytes`.
     pub(super) fn limit_below(&self, bytes: u64) -> Option<u64> {
         limit_below(&self.fd, bytes)
     }
@@ -42,8 +42,8 @@ impl Drop for Claim {
 pub(super) enum Identity {
     /// A file.
     File { file_system: u64, inode: u64 },
-    /// A block device by its number; the sequence tells disks apart that have it one after the
-    /// other, and is 0 where the kernel has none (before Linux 5.15).
+    /// A block device by its number and disk sequence number. The sequence distinguishes disks that
+    /// have the same number one after the other; it is 0 on kernels without it (before Linux 5.15).
     Device { number: u64, sequence: u64 },
 }
 
@@ -57,7 +57,7 @@ impl Identity {
         })
     }
 
-    /// True if both are the same, as far as can be told.
+    /// True if both are the same, as far as the numbers show.
     pub(super) fn is_same(self, other: Self) -> bool {
         match (self, other) {
             (Identity::Device { number: a, sequence: 0 }, Identity::Device { number: b, .. })

@@ -8,9 +8,11 @@
 //! ```
 //!
 //! Invariants:
-//! * A hole that a write made in a file that was cut short is none: the length is looked at after
-//!   the holes, and of a file that was cut short all is data.
-//! * Answers that make no sense end the query: each step goes forward, or the rest is data.
+//! * In a file that was cut short, a later write beyond the end leaves a hole in place of the lost
+//!   data. Such a hole is never reported: the query checks the length after the search for holes,
+//!   and reports a file that was cut short as all data.
+//! * Inconsistent answers of the file system end the search: each step goes forward, or the rest
+//!   counts as data.
 //! * The calls may take long. They are for threads that may block
 //!   ([`drystone_core::extent::ExtentQuery`]).
 
@@ -43,7 +45,7 @@ pub(super) fn extents(
     } else {
         Some(offset)
     };
-    // There may be data where nothing is known, also where the file was cut short below us.
+    // The rest counts as data where nothing is known, also in a file that was cut short below us.
     if let Some(at) = known {
         list.push(Extent::data(at, end - at));
     }
@@ -52,8 +54,8 @@ pub(super) fn extents(
     Ok(extents)
 }
 
-/// Extents of `range`, at most one more than `max`. From where on nothing is known; `None` if only
-/// the number of extents ended it.
+/// Returns the extents of `range`, at most one more than `max`, and the offset from which on
+/// nothing is known. The offset is `None` if only the number of extents ended the walk.
 fn walk(
     opened: &Opened,
     range: Range<u64>,
@@ -82,8 +84,8 @@ fn walk(
     Ok(Some(at))
 }
 
-/// Where data begins from `at`, and where it ends; the end is not behind the beginning if the file
-/// system's answer makes no sense.
+/// The next run of data from `at`: its begin and end. The end is not behind the begin if the file
+/// system's answer is inconsistent.
 fn next_run(opened: &Opened, at: u64, actual: u64) -> std::io::Result<(u64, u64)> {
     let data = opened.backing.next_data(at, actual)?;
     if data >= actual {
@@ -111,7 +113,7 @@ mod tests {
 
     type Seek = fn(u64) -> io::Result<u64>;
 
-    /// A file system that answers as it is told.
+    /// A fake file system whose answers the test sets.
     #[derive(Clone)]
     struct Told {
         data: Arc<Mutex<Seek>>,
@@ -204,16 +206,16 @@ mod tests {
             assert_eq!(file.extents(at, MIB, 10).unwrap(), [Extent::data(at, MIB)]);
         }
         assert_eq!(told.asked.load(SeqCst), 2, "one look for data and one for its end");
-        // Somebody makes all of it a hole by way of the device.
+        // A user of the device makes all of it a hole.
         *told.data.lock().unwrap() = end;
         file.shared.opened().holes.made();
         assert_eq!(file.extents(MIB, MIB, 10).unwrap(), [Extent::hole(MIB, MIB)]);
-        // A hole is never remembered: what is written there is seen.
+        // The query remembers no hole, so it sees a later write there.
         *told.data.lock().unwrap() = same;
         assert_eq!(file.extents(MIB, MIB, 10).unwrap(), [Extent::data(MIB, MIB)]);
     }
 
-    /// A write behind the end makes it longer again, with a hole for what it held.
+    /// A write behind the end makes the file longer again, with a hole in place of the lost data.
     #[test]
     fn a_file_cut_short_has_no_holes() {
         let (file, told) = told(|at| Ok(at.max(SIZE / 2)), end);
@@ -237,7 +239,7 @@ mod tests {
         assert!(told.asked.load(SeqCst) <= 12);
     }
 
-    /// openzfs issue 15526: data that was just written is called a hole.
+    /// openzfs issue 15526: ZFS reports data that was just written as a hole.
     #[test]
     fn without_detection_the_file_system_is_not_asked() {
         let folder = tempfile::tempdir().unwrap();

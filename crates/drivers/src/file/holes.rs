@@ -1,32 +1,32 @@
-//! The data of a file that is known to be there, for the allocation query ([`super::extents`]).
+//! A cache of known data of a file, for the allocation query ([`super::extents`]).
 //!
 //! Invariants:
-//! * A hole is never remembered, so a write that has ended is seen. "Data" is always a permitted
-//!   answer, so the last run of data is remembered: the search for the end of a long run takes as
-//!   long as it is (tmpfs looks at each page), and a client that goes through a file asks for it
-//!   again and again.
-//! * A run is remembered only if no hole was made since it was asked for.
+//! * The cache never remembers a hole, so a query sees each write that has ended. "Data" is always
+//!   a permitted answer, so the cache remembers the last run of data. The search for the end of a
+//!   long run takes time in proportion to its length (tmpfs looks at each page), and a client that
+//!   goes through a file asks for it again and again.
+//! * The cache remembers a run only if no hole was made since its search began.
 
 use drystone_core::primitive::{AtomicU64, Ordering::*};
 use std::ops::Range;
 
-/// The known data of a file, and whether its file system is asked.
+/// The known data of a file, and whether queries ask the file system.
 #[derive(Debug, Default)]
 pub(crate) struct Holes {
-    /// The file system is asked; else all is data.
+    /// True if queries ask the file system; otherwise all is data.
     detect: bool,
-    /// The run of data found last, in whole MiB: its beginning in the upper half, its end in the
-    /// lower. Empty if nothing is known.
+    /// The last run of data that was found, in whole MiB: its begin in the upper half, its end in
+    /// the lower half. Empty if nothing is known.
     known: AtomicU64,
 }
 
-/// Runs are remembered in units of this, 1 MiB: shorter ones are found fast.
+/// The unit of remembered runs, 1 MiB: a search for shorter runs is fast anyway.
 const UNIT_BITS: u32 = 20;
-/// While the file system is asked: an empty run that a hole made meanwhile puts away.
+/// The value during a search: an empty run, which a hole made meanwhile overwrites.
 const ASKING: u64 = 1;
 
 impl Holes {
-    /// Nothing is known yet; `detect`: the file system is asked.
+    /// An empty cache; `detect`: queries ask the file system.
     pub(crate) fn new(detect: bool) -> Self {
         Holes { detect, known: AtomicU64::new(0) }
     }
@@ -55,8 +55,8 @@ impl Holes {
         self.known.store(ASKING, Relaxed);
     }
 
-    /// Remembers a run that was found since [`Holes::begin_asking`]. Of two threads that ask at
-    /// once one is remembered; a mistake makes a copy less sparse, never wrong.
+    /// Remembers a run that was found since [`Holes::begin_asking`]. If two threads search at once,
+    /// one run is remembered. A wrong run makes a copy less sparse, but never incorrect.
     pub(super) fn remember(&self, run: Range<u64>) {
         let (from, to) = (run.start.div_ceil(1 << UNIT_BITS), run.end >> UNIT_BITS);
         if to > from && to <= u64::from(u32::MAX) {

@@ -1,10 +1,10 @@
-//! The openings of a file that one queue uses: that for new requests, and the one before while
-//! requests are under way on it.
+//! The openings of a file that one queue uses: the present one for new requests, and the previous
+//! one while requests are in flight on it.
 //!
 //! Invariants:
 //! * A request ends on the opening that it began on.
-//! * A queue has at most two openings: no file is opened again before all queues have left the one
-//!   before.
+//! * A queue has at most two openings: a file is not reopened before all queues have left the
+//!   previous opening.
 
 use super::length::Mark;
 use super::opened::Opened;
@@ -34,7 +34,7 @@ impl InUse {
         &self.opened
     }
 
-    /// The file as the ring knows it.
+    /// The ring's name for the file.
     #[inline]
     pub(super) fn file(&self) -> RingFile {
         self.file
@@ -49,7 +49,7 @@ impl InUse {
         self.in_flight += 1;
     }
 
-    /// Notes that the kernel has nothing of a change any more.
+    /// Notes that a change has ended in the kernel.
     #[inline]
     pub(super) fn end_change(&mut self) {
         self.mark.change_ended();
@@ -72,19 +72,19 @@ impl InUse {
 /// The openings that a queue uses.
 pub(super) struct OpeningsInUse {
     now: InUse,
-    /// The exchange by which `now` came.
+    /// The number of the exchange that brought `now`.
     epoch: u64,
     before: Option<InUse>,
 }
 
 impl OpeningsInUse {
-    /// The opening of today.
+    /// The opening that is present now.
     pub(super) fn new(shared: &FileShared, env: &mut Env) -> Self {
         let (epoch, opened) = shared.current(&env.locks);
         OpeningsInUse { now: InUse::new(opened, env), epoch, before: None }
     }
 
-    /// The exchange of the file that new requests begin with.
+    /// The number of the exchange that new requests begin with.
     #[inline]
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
@@ -96,7 +96,7 @@ impl OpeningsInUse {
         &mut self.now
     }
 
-    /// True while requests are under way on the opening before.
+    /// True while requests are in flight on the previous opening.
     #[inline]
     pub(super) fn has_two(&self) -> bool {
         self.before.is_some()
@@ -111,7 +111,7 @@ impl OpeningsInUse {
         }
     }
 
-    /// The same, to be changed.
+    /// The same opening, mutable.
     #[inline]
     pub(super) fn of_mut(&mut self, epoch: u64) -> &mut InUse {
         match &mut self.before {
@@ -120,13 +120,14 @@ impl OpeningsInUse {
         }
     }
 
-    /// Checks the lengths of both. Returns whether the file of now was cut short, and that before.
+    /// Checks the lengths of both openings. Returns whether the present file and the previous one
+    /// were cut short.
     pub(super) fn check_lengths(&mut self) -> (bool, bool) {
         let is_cut = self.now.check_length();
         (is_cut, self.before.as_mut().is_some_and(InUse::check_length))
     }
 
-    /// Takes the new opening over: the file was opened again.
+    /// Takes over the new opening after the file was reopened.
     #[cold]
     pub(super) fn follow(&mut self, shared: &FileShared, env: &mut Env) {
         debug_assert!(self.before.is_none(), "all leave an opening before the next exchange");
@@ -136,7 +137,7 @@ impl OpeningsInUse {
         self.leave(env);
     }
 
-    /// Gives up the opening before, once nothing is under way on it.
+    /// Gives up the previous opening once nothing is in flight on it.
     #[cold]
     pub(super) fn leave(&mut self, env: &mut Env) {
         if let Some(before) = self.before.take_if(|before| before.in_flight == 0) {
@@ -145,7 +146,7 @@ impl OpeningsInUse {
         }
     }
 
-    /// Gives up all: the queue is closed.
+    /// Gives up all openings, because the queue closes.
     pub(super) fn close(&mut self, env: &mut Env) {
         env.ring.unregister(self.now.file);
         if let Some(before) = self.before.take() {
@@ -190,7 +191,7 @@ mod tests {
         (Opened::over(Box::new(Sized(file, bytes.clone())), BYTES, 512), bytes)
     }
 
-    /// Opens another file in the place of the one that is open.
+    /// Exchanges the open file for another one.
     fn exchange(shared: &FileShared) -> (Weak<Opened>, Arc<AtomicU64>) {
         let (before, (next, bytes)) = (shared.opened(), opened());
         shared.exchange(&before, next, false).expect("an exchange");
@@ -275,7 +276,7 @@ mod tests {
             openings.close(env);
             let (first, second) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
             for file in [first, second].map(|file| env.ring.register(file.as_raw_fd())) {
-                // The plain engine has no places, and knows files by their descriptors.
+                // The plain engine registers no files; it uses their descriptors.
                 if let RingFile::Registered(_) = file {
                     assert!(held.contains(&file), "{file:?} instead of one of {held:?}");
                 }

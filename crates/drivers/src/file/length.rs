@@ -1,4 +1,5 @@
-//! Whether a file still has the length of its device, for contexts that read and write it at once.
+//! Checks that a file still has the length of its device, while contexts read and write it
+//! concurrently.
 //!
 //! ```text
 //!   context that writes                        context that reads
@@ -10,19 +11,19 @@
 //! ```
 //!
 //! Invariants:
-//! * The file had `bytes` bytes when that was stored: one that is shorter was cut off by somebody
-//!   else.
-//! * `cut_short` is never taken back.
-//! * The mark of a queue is set from before a change of the file is issued until the length was
-//!   looked at after every change that the queue has issued ended.
-//! * So no read is acknowledged with the hole that a write has made. The mark was set before the
-//!   write, and the kernel did the write before the read that met it: the reader finds the mark
-//!   set, and looks itself; or finds it cleared, and then sees what was noted before that (Release
-//!   and Acquire). It loads the marks first.
-//! * While an opening before this one is in use by queues ([`Doubt`]), everybody looks at the
-//!   length himself: what they change they note with the length of that opening. A queue looks at
-//!   this one before it leaves the other.
-//! * A mark is written by its queue alone, twice for a row of changes. A queue that found none free
+//! * The file had `bytes` bytes when that number was stored, so a shorter file was cut by another
+//!   program.
+//! * `cut_short` is never cleared.
+//! * The mark of a queue is set before it issues a change of the file. It is cleared only after all
+//!   issued changes have ended and the queue has then checked the length.
+//! * So no acknowledged read returns the hole that a write has left. The writer set its mark before
+//!   the write, and the kernel did the write before the read that met the hole. The reader loads
+//!   the marks first. It finds the mark set and checks the length itself, or finds it cleared and
+//!   then sees what the writer noted before (Release and Acquire).
+//! * While queues still use the previous opening ([`Doubt`]), every queue checks the length itself,
+//!   because the changes on that opening set no marks here. A queue checks this length before it
+//!   leaves the previous opening.
+//! * Only its queue writes a mark, twice for a series of changes. A queue that found no free mark
 //!   counts as one whose mark is set.
 
 use super::backing::Backing;
@@ -31,7 +32,7 @@ use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::{mistake, mutated};
 use std::sync::Arc;
 
-/// Queues that have a mark of their own. Few for the model checker, which follows each.
+/// The number of marks. The model checker gets few, because it follows each.
 const MARKS: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// The length of a file, and the queues that may be changing it.
@@ -68,12 +69,12 @@ impl Length {
         self.bytes.store(bytes, Release);
     }
 
-    /// True if somebody saw that it was cut short.
+    /// True if any thread saw that the file was cut short.
     pub(crate) fn was_cut_short(&self) -> bool {
         self.cut_short.load(Relaxed)
     }
 
-    /// Look whether it is cut short now, or was before. Never waits.
+    /// Check whether the file is cut short now, or was before. Never waits.
     pub(crate) fn look(&self, backing: &dyn Backing) -> bool {
         if !self.was_cut_short() && backing.is_shorter_than(self.bytes()) {
             self.cut_short.store(true, Relaxed);
@@ -81,7 +82,8 @@ impl Length {
         self.was_cut_short()
     }
 
-    /// Look as far as that needs a system call: whether what has ended must not be acknowledged.
+    /// Check the length if it may have changed. True if the ended requests must not be
+    /// acknowledged.
     fn look_if_changed(&self, backing: &dyn Backing) -> bool {
         let before = mutated!("length_marks_last") && self.was_cut_short();
         if self.may_have_changed() {
@@ -90,7 +92,7 @@ impl Length {
         if mutated!("length_marks_last") { before } else { self.was_cut_short() }
     }
 
-    /// True if a queue may have changed the file and not looked at its length since.
+    /// True if a queue may have changed the file and not checked its length since.
     fn may_have_changed(&self) -> bool {
         let mut owned = self.owned.load(Acquire);
         while owned != 0 {
@@ -102,7 +104,7 @@ impl Length {
         self.without_mark.load(Acquire) > 0
     }
 
-    /// The number of a mark that had no owner.
+    /// Claims a free mark. Returns its number.
     fn claim(&self) -> Option<usize> {
         let mut owned = self.owned.load(Relaxed);
         while (owned.trailing_ones() as usize) < MARKS {
@@ -117,7 +119,8 @@ impl Length {
     }
 }
 
-/// As long as it lives the marks of a length do not tell all: the file is changed by others.
+/// While this value lives, the marks of a length are incomplete, because queues change the file by
+/// another opening.
 #[derive(Debug)]
 pub(crate) struct Doubt(Arc<Length>);
 
@@ -136,7 +139,7 @@ impl Drop for Doubt {
     }
 }
 
-/// The mark of a queue, as its owner has it.
+/// A queue's handle of its mark.
 #[derive(Debug)]
 pub(crate) struct Mark {
     length: Arc<Length>,
@@ -153,7 +156,7 @@ impl Mark {
         Mark { number: length.claim(), length, in_flight: 0, is_set: false }
     }
 
-    /// A change of the file is issued next.
+    /// Note that a change of the file is issued next.
     pub(crate) fn change_begins(&mut self) {
         self.in_flight += 1;
         if !self.is_set {
@@ -161,14 +164,14 @@ impl Mark {
         }
     }
 
-    /// A change of the file has ended, well or not.
+    /// Note that a change of the file has ended, successful or not.
     pub(crate) fn change_ended(&mut self) {
         self.in_flight -= 1;
     }
 
-    /// For what has ended, changes and reads, before it is acknowledged: whether the file was cut
-    /// short. Makes a system call only where somebody may have changed the file since the last
-    /// look.
+    /// Check the length for ended changes and reads, before they are acknowledged. True if the file
+    /// was cut short. Makes a system call only if a queue may have changed the file since the last
+    /// check.
     pub(crate) fn look(&mut self, backing: &dyn Backing) -> bool {
         let may_clear = self.is_set && (self.in_flight == 0 || mutated!("length_in_flight"));
         if may_clear && mutated!("length_look_late") {
@@ -195,7 +198,7 @@ impl Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        // If nobody has looked since, all others go on to do it.
+        // The mark stays set if no check followed: the other queues then check themselves.
         if self.is_set {
             return;
         }

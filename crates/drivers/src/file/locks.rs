@@ -3,17 +3,17 @@
 //! Invariants:
 //! * A writer holds the whole file exclusively: no other process, QEMU included, has any lock of
 //!   it.
-//! * A reader holds, shared, only bytes that QEMU gives a meaning (`block/file-posix.c`): a lock of
-//!   byte 100 + n says "I use permission n", one of byte 200 + n says "I do not share permission
-//!   n". It reads, and shares neither writing nor resizing; so it keeps writers out, QEMU's and
-//!   ours, and lets readers in.
-//! * A reader takes its locks before it looks for writers, as QEMU does: of two that begin at once,
-//!   at least one sees the other.
-//! * The maker of a file waits for the lock while the file is empty: another process that found it
-//!   there, before it had its length, has the lock for a moment, and is refused. So of several that
-//!   make a file at once one always gets it.
-//! * A maker that is refused takes its file away again before it lets go of the lock. So the holder
-//!   of the lock looks whether the path still leads to the file, and opens the path once more if
+//! * A reader holds shared locks of those bytes only that QEMU gives a meaning
+//!   (`block/file-posix.c`): a lock of byte 100 + n says "I use permission n", one of byte 200 + n
+//!   says "I do not share permission n". Our reader uses reading, and shares neither writing nor
+//!   resizing. So it keeps out all writers, QEMU's and ours, and admits readers.
+//! * A reader takes its locks before it looks for writers, as QEMU does. If two begin at once, at
+//!   least one sees the other.
+//! * The creator of a file waits for the lock while the file is empty. Another process may have
+//!   found the new file before it had its length. That process holds the lock for a moment, and is
+//!   then refused because of the length. So if several create a file at once, one always gets it.
+//! * A creator that is refused removes its file before it releases the lock. So the holder of the
+//!   lock checks that the path still leads to the file, and opens the path once more if it does
 //!   not.
 
 use super::options::FileOptions;
@@ -35,23 +35,24 @@ const USED: i64 = 100;
 /// The byte that says that a permission is not shared.
 const UNSHARED: i64 = 200;
 
-/// The byte that a reader locks.
+/// The bytes that a reader locks.
 const READER: [i64; 3] = [USED + CONSISTENT_READ, UNSHARED + WRITE, UNSHARED + RESIZE];
-/// The bytes that nobody may have locked beside a reader.
+/// The bytes that no other process may have locked beside a reader.
 const AGAINST_READERS: [i64; 3] = [USED + WRITE, USED + RESIZE, UNSHARED + CONSISTENT_READ];
 
-/// The wait for a lock that no living process seems to hold: a process that was killed
-/// keeps its locks until the kernel has taken its rings apart, some milliseconds later.
+/// The longest wait for a lock that no living process seems to hold: a killed process keeps its
+/// locks for some milliseconds, until the kernel has destroyed its rings.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// The pause between two tries meanwhile.
+/// The pause between two tries during that wait.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Lock the file, against everybody for a writer, against writers for a reader. `makes`: the file
-/// was not there before. May wait: not for a data thread.
+/// did not exist when this open began. May wait: not for a data thread.
 pub(super) fn lock(fd: &OwnedFd, options: &FileOptions, makes: bool) -> Result<()> {
     let mut waited = Duration::ZERO;
     while !try_lock(fd, options)? {
-        // Not while we wait either, nor are we the holder that is looked for.
+        // Release partial locks before the wait, so that we block nobody and are not found as the
+        // holder.
         unlock(fd);
         let holder = find_holder(&options.path, options.read_only);
         let is_made = !makes || size_of(fd, false).is_ok_and(|size| size > 0);
@@ -64,12 +65,12 @@ pub(super) fn lock(fd: &OwnedFd, options: &FileOptions, makes: bool) -> Result<(
     Ok(())
 }
 
-/// Let go of the lock at once: a ring that still knows the file would keep it a little longer.
+/// Release the lock at once: a ring that still knows the file would keep the lock a little longer.
 pub(super) fn unlock(fd: &impl AsRawFd) {
     let _ = call(fd, libc::F_OFD_SETLK, libc::F_UNLCK, None);
 }
 
-/// True when the file is locked, false when somebody else has it.
+/// True if the file is now locked, false if another process holds a lock.
 fn try_lock(fd: &OwnedFd, options: &FileOptions) -> Result<bool> {
     let tried = match options.read_only {
         false => set(fd, libc::F_WRLCK, None),
@@ -92,7 +93,8 @@ fn try_lock_reader(fd: &OwnedFd) -> io::Result<bool> {
     Ok(true)
 }
 
-/// False when somebody else has it. A file system without locks has nobody to ask.
+/// Set a lock. False if another process holds it. True on a file system without locks, where no
+/// lock can conflict.
 fn set(fd: &OwnedFd, kind: i32, byte: Option<i64>) -> io::Result<bool> {
     match call(fd, libc::F_OFD_SETLK, kind, byte) {
         Ok(_) => Ok(true),
@@ -104,7 +106,7 @@ fn set(fd: &OwnedFd, kind: i32, byte: Option<i64>) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody else has any lock of the byte.
+/// True if another process has any lock of the byte.
 fn is_locked(fd: &OwnedFd, byte: i64) -> io::Result<bool> {
     match call(fd, libc::F_OFD_GETLK, libc::F_WRLCK, Some(byte)) {
         Ok(found) => Ok(found.l_type != libc::F_UNLCK as i16),
@@ -117,7 +119,7 @@ fn is_without_locks(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS))
 }
 
-/// One byte, or the whole file.
+/// Call `fcntl` for one byte, or for the whole file.
 fn call(fd: &impl AsRawFd, command: i32, kind: i32, byte: Option<i64>) -> io::Result<libc::flock> {
     // SAFETY: a flock of zeroes covers the whole file.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -133,7 +135,7 @@ fn call(fd: &impl AsRawFd, command: i32, kind: i32, byte: Option<i64>) -> io::Re
     }
 }
 
-/// The process that keeps us out, as far as /proc shows.
+/// The process whose lock conflicts with ours, if /proc shows it.
 fn find_holder(path: &Path, read_only: bool) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let same = |m: &Metadata| (m.dev(), m.ino()) == (wanted.dev(), wanted.ino());
@@ -144,7 +146,7 @@ fn find_holder(path: &Path, read_only: bool) -> Option<u32> {
     })
 }
 
-/// True if a line of /proc/PID/fdinfo is a lock that keeps a reader, or a writer, out:
+/// True if a line of /proc/PID/fdinfo is a lock that conflicts with a reader, or with a writer:
 /// `lock: 1: OFDLCK ADVISORY READ -1 fe:00:42 100 101`, with `EOF` for no end.
 fn keeps_out(line: &str, read_only: bool) -> bool {
     let Some(lock) = line.strip_prefix("lock:") else { return false };
@@ -152,7 +154,7 @@ fn keeps_out(line: &str, read_only: bool) -> bool {
     let [.., kind, _pid, _inode, first, last] = words[..] else { return true };
     let (first, last) = (first.parse().unwrap_or(0), last.parse().unwrap_or(i64::MAX));
     let covers = |byte: &i64| (first..=last).contains(byte);
-    // flock(2) is another matter, and only byte locks keep us out.
+    // Locks of flock(2) do not conflict with ours; only byte locks do.
     let is_flock = words.contains(&"FLOCK");
     let reader = kind == "WRITE" && READER.iter().any(covers);
     !is_flock && (!read_only || reader || AGAINST_READERS.iter().any(covers))
@@ -162,7 +164,7 @@ fn keeps_out(line: &str, read_only: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Somebody found the file while it was made, and has the lock until it sees that it is empty.
+    /// Another process found the new file, and holds the lock until it sees that the file is empty.
     #[test]
     fn who_makes_a_file_waits_for_one_who_found_it_empty() {
         let folder = tempfile::tempdir().unwrap();
@@ -180,7 +182,7 @@ mod tests {
         );
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| lock(&maker, &options, true));
-            // It has looked, and has found the lock taken.
+            // The creator has tried by now, and has found the lock taken.
             std::thread::sleep(5 * LOCK_PAUSE);
             unlock(&other);
             waits.join().unwrap().expect("the file is its maker's");

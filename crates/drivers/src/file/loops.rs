@@ -1,9 +1,9 @@
-//! Loop devices of the host that stand on a file. They take no byte locks, so locks
-//! do not find a writer beside one.
+//! Loop devices of the host that have a file attached. They take no byte locks, so locks do not
+//! show a writer through them.
 //!
-//! Looked for once, when a file is opened, by the path that sysfs has of what is attached. No loop
-//! device is opened, nor is any other file looked at: one whose file system hangs would hang the
-//! start. So a device is not found that is attached later, or by another path (a hard link, a bind
+//! The search happens once, when a file is opened. It uses the path of the attached file in sysfs,
+//! and opens neither a loop device nor another file: a hanging file system would hang the start. So
+//! the search misses a device that is attached later, or by another path (a hard link, a bind
 //! mount).
 
 use super::options::FileOptions;
@@ -21,12 +21,12 @@ use std::path::Path;
 pub(super) struct LoopDevice {
     /// Its name: `loop3`.
     pub(super) name: String,
-    /// Writes to it go to the file.
+    /// True if it is writable.
     pub(super) is_writable: bool,
 }
 
-/// Refuses to write to a file beside a loop device that may write to it, too. The result
-/// is the warning about a harmless one: a sentence without its subject, which is the file.
+/// Refuses to open a file for writing if a loop device may write to it, too. The result is the
+/// warning about a harmless one: a sentence without its subject, which is the file.
 pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String>> {
     let Some(LoopDevice { name, is_writable }) = attached_to(fd) else { return Ok(None) };
     match (options.read_only, is_writable) {
@@ -49,17 +49,17 @@ pub(super) fn check(fd: &OwnedFd, options: &FileOptions) -> Result<Option<String
     }
 }
 
-/// The loop device that has this file attached: one that may write to it, if there is any. None of
-/// a block device.
+/// The loop device that has this file attached: a writable one, if there is any. `None` for a block
+/// device.
 pub(super) fn attached_to(fd: &OwnedFd) -> Option<LoopDevice> {
     might_block("sysfs");
     attached_in(Path::new("/sys/block"), fd)
 }
 
-/// The same where sysfs is elsewhere.
+/// The same for a sysfs in another place.
 fn attached_in(sys: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
     stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
-    // The kernel writes it as it writes the path of what a loop device has attached.
+    // The kernel formats this path as it formats the path of an attached file.
     let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()?;
     let mut found: Vec<LoopDevice> = fs::read_dir(sys)
         .ok()?
@@ -76,9 +76,9 @@ fn attached_in(sys: &Path, fd: &OwnedFd) -> Option<LoopDevice> {
     found.into_iter().next()
 }
 
-/// True if the loop device of that folder in sysfs has the file of that path attached.
+/// True if the loop device of this sysfs folder has the file `path` attached.
 fn stands_on(folder: &Path, path: &Path) -> bool {
-    // Only there while something is attached.
+    // The folder exists only while a file is attached.
     let attached = fs::read(folder.join("loop/backing_file"));
     attached.is_ok_and(|text| text.trim_ascii_end() == path.as_os_str().as_bytes())
 }

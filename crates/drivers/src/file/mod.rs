@@ -1,25 +1,25 @@
 //! Files and block devices, on the context's ring.
 //!
 //! Invariants:
-//! * A file opened for writing is locked against every other writer for as long as the device
-//!   lives, also while it is opened again (open-file-description lock; `O_EXCL` on block devices).
-//!   One opened for reading is locked against every writer, QEMU included (`locks`).
-//! * Nor is a file written that a loop device of the host has attached and may write to (`loops`):
-//!   those take no locks.
-//! * After a flush (or a FUA write, with EIO) failed, no flush and no FUA write of this device
-//!   succeeds any more: the kernel may have dropped the pages it could not write, so a later
-//!   success would be a lie. Only opening the file again ends that (`reopen`).
-//! * A file that became shorter than its device below us fails all I/O from when that is seen, for
-//!   a write beyond its end would make it longer again, with a hole for what it held. Nothing is
-//!   acknowledged that ended after a write of any context before it was seen that the file had its
-//!   length after that write (`length`): no read tells zeroes of such a hole, and no allocation
-//!   query calls it one. Where nothing writes, the length is not looked at, and reads behind the
-//!   end notice it, because they end early.
-//! * Not noticed is what is cut off between the look and the write, or growth, that restores the
-//!   length: that of the device's last block is begun only while the file has it. Nor does a read
-//!   that the page cache serves while the file is being cut notice that the rest of the last page
-//!   was zeroed. On 9p and CIFS, which would have the thread wait for a server, only reads that end
-//!   early notice a cut.
+//! * A file opened for writing is locked against every other writer as long as the device lives,
+//!   also while the file is reopened (open-file-description lock; `O_EXCL` on block devices). A
+//!   file opened for reading is locked against every writer, QEMU included (`locks`).
+//! * A file is not opened for writing if a loop device of the host has it attached and may write to
+//!   it (`loops`): loop devices take no locks.
+//! * After a flush (or a FUA write, with EIO) has failed, no flush and no FUA write of this device
+//!   succeeds any more: the kernel may have dropped the pages that it could not write, so a later
+//!   success would be a lie. Only a reopen of the file ends this state (`reopen`).
+//! * A file that another program cut below the size of its device fails all I/O once a check sees
+//!   the cut: a write beyond the end would make the file longer again, with a hole in place of the
+//!   lost data. An I/O that ended after a write of any context is acknowledged only after a check
+//!   that the file had its length after that write (`length`). So no read returns zeroes of such a
+//!   hole, and no allocation query reports one. Without writes the length is not checked: reads
+//!   beyond the end are short, and so show the cut.
+//! * One cut stays unseen: it happens between a check and a write, or a growth, that restores the
+//!   length. Therefore a write of the device's last block begins only while the file has its
+//!   length. Another case stays unseen: the page cache serves a read while the file is being cut,
+//!   after the kernel has zeroed the rest of the last page. On 9p and CIFS, where a check would
+//!   make the thread wait for a server, only short reads show a cut.
 //! * Direct I/O is used only where every logical block can be addressed with it; memory that
 //!   is not aligned goes through a bounce buffer.
 
@@ -81,8 +81,8 @@ impl File {
         Ok(File { shared: Arc::new(open::open(options)?) })
     }
 
-    /// A file that is open already, in a way that the contexts' rings know: for a simulator.
-    /// It can free and zero ranges. `path` is only its name.
+    /// A file that is open already and that the contexts' rings know: for a simulator. It can free
+    /// and zero ranges. `path` is only its name.
     ///
     /// # Errors
     /// It is empty, or not a whole number of sectors.
@@ -202,7 +202,7 @@ impl Driver for File {
             "cut_short" => u8::from(opened.length.was_cut_short()).to_string(),
             "path_replaced" => u8::from(!opened.backing.is_at(&s.path)).to_string(),
             "flush_failed" => u8::from(opened.flush_failed.load(Relaxed)).to_string(),
-            // The limit of file size, where a write to the end of the device would fail by it.
+            // The limit of file size, if it would fail a write to the end of the device.
             "file_limit" if !s.read_only => {
                 opened.claim.as_ref()?.limit_below(self.size())?.to_string()
             }
@@ -214,7 +214,7 @@ impl Driver for File {
     fn set_attribute(&self, name: &str, value: &str) -> Option<Result<()>> {
         match name {
             "size_bytes" => Some(self.grow(value)),
-            // Only to be written, as `rescan` in sysfs.
+            // Write-only, as `rescan` in sysfs.
             "reopen" => Some(self.reopen(value == "replaced")),
             _ => None,
         }

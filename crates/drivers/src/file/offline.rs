@@ -1,4 +1,4 @@
-//! Files and block devices for commands that work on them while no server has them.
+//! Files and block devices for commands that use them while no server does.
 
 use super::access::logical_block_size;
 use super::locks::{lock, unlock};
@@ -11,8 +11,8 @@ use drystone_core::{Error, Result};
 use std::fs;
 use std::path::Path;
 
-/// A file or block device, locked as a served one is for as long as this lives, also where a child
-/// of fork has inherited it; its owner reads and writes it with ordinary calls.
+/// A file or block device, locked like a served one for as long as this value lives. A child of
+/// fork inherits the lock. The owner reads and writes with ordinary system calls.
 #[derive(Debug)]
 pub struct OfflineFile {
     file: fs::File,
@@ -21,7 +21,7 @@ pub struct OfflineFile {
 }
 
 impl OfflineFile {
-    /// Opens what exists: for writing and locked against everybody, or for reading and locked
+    /// Opens an existing file: for writing and locked against everybody, or for reading and locked
     /// against writers.
     ///
     /// # Errors
@@ -59,8 +59,8 @@ impl OfflineFile {
         &self.file
     }
 
-    /// Bytes of its logical block: of a block device that of the host, of a file 512. The page
-    /// cache is between this and ordinary calls, which may be of any length.
+    /// Bytes of its logical block: the host's for a block device, 512 for a file. Ordinary calls
+    /// use the page cache, so they may have any length.
     pub fn block_size(&self) -> u32 {
         self.block_size
     }

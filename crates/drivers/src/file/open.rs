@@ -22,14 +22,14 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-/// The tries to open a path that leads to another file each time, once the last one is locked.
+/// The most tries to open a path that leads to another file each time the last one is locked.
 const OPENINGS_MAX: u32 = 16;
 
 pub(super) fn open(options: &FileOptions) -> Result<FileShared> {
     open_found(options, options.path.exists())
 }
 
-/// Opens the path, which was looked at before: whether it `existed`.
+/// Opens the path. `existed` says whether an earlier look found a file there.
 pub(super) fn open_found(options: &FileOptions, mut existed: bool) -> Result<FileShared> {
     let path = &options.path;
     for _ in 0..OPENINGS_MAX {
@@ -42,8 +42,8 @@ pub(super) fn open_found(options: &FileOptions, mut existed: bool) -> Result<Fil
     Err(Error::new(ErrorKind::Busy, text))
 }
 
-/// Nothing if the path does not lead to the file any more that was opened: another one that made it
-/// was refused, and has taken it away again while this one waited for the lock.
+/// Opens the path once. `None` if the path no longer leads to the opened file: its creator was
+/// refused, and removed it while this open waited for the lock.
 fn try_open(options: &FileOptions, existed: bool) -> Result<Option<FileShared>> {
     let path = &options.path;
     if !existed && (options.read_only || options.size_bytes.is_none()) {
@@ -62,8 +62,8 @@ fn try_open(options: &FileOptions, existed: bool) -> Result<Option<FileShared>> 
         return Ok(None);
     }
     let beside = loops::check(&fd, options)?;
-    // Several may have found nothing there: the file is new for the first that has the lock, and
-    // only that one may take it away again.
+    // Several processes may have found no file: the file counts as new for the first one that gets
+    // the lock, and only that one may remove it.
     let new = !existed && size_of(&fd, false).is_ok_and(|size| size == 0);
     let opened = open_locked(options, (fd, claim.clone()), (block_device, new), beside);
     if opened.is_err() && new {
@@ -97,7 +97,7 @@ fn open_locked(
     Ok(FileShared::new(path, Some(options), physical, ready.opened(claim)))
 }
 
-/// A file that is open, looked at and locked.
+/// A file that is open, checked and locked.
 pub(super) struct Ready<'a> {
     pub(super) options: &'a FileOptions,
     pub(super) fd: Arc<OwnedFd>,
@@ -109,7 +109,7 @@ pub(super) struct Ready<'a> {
 }
 
 impl Ready<'_> {
-    /// Find out what it can do.
+    /// Find out the abilities of the file.
     pub(super) fn opened(self, claim: Arc<Claim>) -> Opened {
         let Ready { options, fd, block_device, access, .. } = self;
         let alignment = access
@@ -156,7 +156,7 @@ pub(super) fn open_flags(options: &FileOptions, block_device: bool) -> i32 {
     }
 }
 
-/// The notice for users of a device of so many bytes whose end cannot be written.
+/// The notice if the limit of file size makes the end of the device unwritable.
 pub(super) fn limit_notice(fd: &OwnedFd, bytes: u64, options: &FileOptions) -> Option<String> {
     let limit = limit_below(fd, bytes).filter(|_| !options.read_only)?;
     Some(format!(
@@ -205,7 +205,8 @@ struct Can {
     discard: Option<Discard>,
 }
 
-/// Find out what the file system can do, behind the end of the file where nothing is lost.
+/// Find out the abilities of the file system, by calls behind the end of the file, where they can
+/// lose no data.
 fn probe(fd: &OwnedFd, read_only: bool, block_device: bool, block_size: u32) -> Can {
     let physical = access::physical_block_size(fd, block_device).max(block_size);
     let Ok(size) = size_of(fd, block_device) else { return Can::default() };
@@ -213,7 +214,7 @@ fn probe(fd: &OwnedFd, read_only: bool, block_device: bool, block_size: u32) -> 
         return Can::default();
     }
     if block_device {
-        // The kernel falls back to writing zeroes by itself.
+        // The kernel itself falls back to writing zeroes.
         let discard = discard_of_device(fd.as_raw_fd(), physical);
         return Can { punch_hole: true, zero_range: true, discard };
     }
@@ -231,19 +232,19 @@ fn probe(fd: &OwnedFd, read_only: bool, block_device: bool, block_size: u32) -> 
     Can { punch_hole, zero_range: zero && punch_hole, discard }
 }
 
-/// Whether a block device discards, and in what units, as sysfs tells.
+/// The discard of a block device and its units, as sysfs reports them.
 fn discard_of_device(fd: RawFd, physical_block_size: u32) -> Option<Discard> {
     let stat = stat(fd).ok()?;
     let number = |name: &str| queue_file(stat.st_rdev, name)?.trim().parse::<u32>().ok();
-    // More than a number of 32 bits holds is not 0 either.
+    // A value beyond 32 bits is not 0 either.
     let most = queue_file(stat.st_rdev, "discard_max_bytes")?;
     let granularity = number("discard_granularity").unwrap_or(0).max(physical_block_size);
     let granularity = granularity.min(1 << 30).next_power_of_two();
     (most.trim() != "0").then_some(Discard { granularity, is_of_device: true })
 }
 
-/// An attribute of a block device's queue in sysfs. A partition has none of its own: it stands in
-/// its disk's folder.
+/// An attribute of a block device's queue in sysfs. A partition has no queue of its own: its folder
+/// lies in that of its disk.
 fn queue_file(device: libc::dev_t, name: &str) -> Option<String> {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let of = |folder: &str| {

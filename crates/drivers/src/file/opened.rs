@@ -1,12 +1,12 @@
-//! A file as it was opened once: queues do I/O on it until it is opened again (`reopen`).
+//! One opening of a file: queues do I/O on it until the file is reopened (`reopen`).
 //!
 //! Invariants:
-//! * A queue has an opening for as long as anything of the queue is with the kernel on it. The last
-//!   that has it closes it.
-//! * Two openings of the same file, one after the other, have one `flush_failed`: a flush that
-//!   fails on the one before is told of on both.
-//! * While a queue uses an opening whose file was opened again, no queue trusts the marks of the
-//!   new one's length ([`Doubt`]); a queue looks at the new one's length before it leaves the old
+//! * A queue holds an opening as long as the kernel has any operation of the queue on it. The last
+//!   holder closes it.
+//! * Successive openings of the same file share one `flush_failed`: a flush that fails on the
+//!   previous opening counts on both.
+//! * While a queue uses an opening whose file was reopened, no queue trusts the marks of the new
+//!   opening's length ([`Doubt`]). A queue checks the new opening's length before it leaves the old
 //!   one.
 
 use super::backing::Backing;
@@ -27,52 +27,53 @@ pub(crate) struct Opened {
     /// Bytes of a logical block of the device.
     pub(crate) block_size: u32,
     pub(crate) alignment: Alignment,
-    /// A notice of what it cannot do: one sentence without its subject.
+    /// A notice of a restriction: one sentence without its subject.
     pub(crate) notice: Option<String>,
-    /// The file lies in memory (tmpfs, ramfs).
+    /// True if the file lies in memory (tmpfs, ramfs).
     pub(crate) memory_fs: bool,
-    /// The device below polls, and I/O goes to it directly.
+    /// True if the device below has poll queues and I/O to it is direct.
     pub(crate) poll_queues: bool,
     pub(crate) length: Arc<Length>,
-    /// Holes can be punched.
+    /// True if holes can be punched.
     pub(crate) punch_hole: AtomicBool,
-    /// The way ranges are discarded, if at all.
+    /// How ranges are discarded; `None` if they cannot be.
     pub(crate) discard: Option<Discard>,
-    /// Ranges can be zeroed without being freed.
+    /// True if ranges can be zeroed without being freed.
     pub(crate) zero_range: AtomicBool,
-    /// The ranges that are known to hold data.
+    /// The cache of known data.
     pub(crate) holes: Holes,
-    /// A flush failed: see the invariants of the module above.
+    /// True if a flush failed: see the invariants of the module above.
     pub(crate) flush_failed: Arc<AtomicBool>,
     /// Set when the file has been opened again.
     pub(super) after: OnceLock<Doubt>,
 }
 
-/// The way ranges of a file are discarded. Found out when it is opened; where the system cannot
-/// after all, as when a device below was exchanged, the advice is not taken: clients were told that
-/// they may give it.
+/// How ranges of a file are discarded, as found when it was opened. If the system later refuses,
+/// for example because the device below was exchanged, the advice is ignored and not refused:
+/// clients were told that they may give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Discard {
     /// In whole units of so many bytes, a power of two.
     pub(crate) granularity: u32,
-    /// By the block device itself; else holes are punched.
+    /// True if the block device itself discards; otherwise holes are punched.
     pub(crate) is_of_device: bool,
 }
 
 /// The alignment of memory that I/O needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Alignment {
-    /// The alignment of its address; 0: I/O goes through the page cache and needs none.
+    /// The alignment of its address; 0 for I/O through the page cache, which needs none.
     memory: u32,
     /// The alignment of its length.
     length: u32,
 }
 
 impl Alignment {
-    /// Through the page cache.
+    /// The alignment for the page cache: none.
     pub(super) const NONE: Self = Alignment { memory: 0, length: 0 };
 
-    /// The alignment for direct I/O in blocks of so many bytes to memory that is aligned so.
+    /// The alignment for direct I/O: the address a multiple of `memory`, the length a multiple of
+    /// `block`.
     pub(super) fn direct(memory: u32, block: u32) -> Self {
         Alignment { memory: memory.max(1), length: block }
     }
@@ -125,7 +126,7 @@ impl Opened {
     /// Hands the state of the file on to `next`, which is the same file opened again.
     pub(super) fn precede(&self, next: &mut Opened) {
         next.flush_failed = self.flush_failed.clone();
-        // There is one exchange of an opening.
+        // An opening is exchanged only once.
         let _ = self.after.set(Doubt::of(next.length.clone()));
     }
 }

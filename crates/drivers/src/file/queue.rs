@@ -1,13 +1,13 @@
-//! A file as one context uses it: requests become operations on the context's ring.
+//! One context's queue of a file: requests become operations on the context's ring.
 //!
 //! Invariants:
 //! * `transfers[slot]` holds the memory that the kernel may refer to for the request in that slot
 //!   ([`Transfer`]).
 //! * A request ends on the opening of the file that it began on ([`OpeningsInUse`]).
-//! * Requests end well only by [`DriverQueue::ending`] or [`FileQueue::end_inline`], which check
-//!   that the file was not cut short (`length`). Those that change it are counted from before they
-//!   are issued.
-//! * A request has one operation with the ring at a time.
+//! * Requests succeed only by [`DriverQueue::ending`] or [`FileQueue::end_inline`], which check
+//!   that the file was not cut short (`length`). A request that changes the file is counted before
+//!   it is issued.
+//! * A request has at most one operation in the ring at a time.
 
 use super::in_use::OpeningsInUse;
 use super::opened::Opened;
@@ -61,7 +61,7 @@ impl FileQueue {
         self.openings.of(self.transfers[rq.slot() as usize].epoch()).opened()
     }
 
-    /// Start a polled read or write. False if it has to go the ordinary way.
+    /// Start a polled read or write. False if it has to use the ordinary ring.
     fn start_polled(&mut self, rq: &Request, op: FileOp) -> bool {
         let plain = matches!(op, FileOp::Read { .. } | FileOp::Write { dsync: false, .. });
         let wanted = rq.unit.flags.contains(BioFlags::POLLED) && self.opened(rq).poll_queues;
@@ -78,7 +78,7 @@ impl FileQueue {
         unsafe { ring.start(fd, op, token) }
     }
 
-    /// The file cannot be polled after all: the request goes the ordinary way.
+    /// Sends a request by the ordinary ring, because the file cannot be polled after all.
     fn polled_refused(&mut self, env: &mut Env, event: RingEvent, slots: &mut Slots) {
         let slot = event.token.value() as u32;
         let Some(rq) = slots.in_flight(slot) else { return };
@@ -86,7 +86,7 @@ impl FileQueue {
         self.start(env, slot, op);
     }
 
-    /// The result of an operation is there: go on with the request, or end it.
+    /// Take the result of an operation, and continue the request or end it.
     fn operation_ended(
         &mut self,
         env: &mut Env,
@@ -110,9 +110,9 @@ impl FileQueue {
         done.push(slot);
     }
 
-    /// Read or write at once, without the ring, on a file system that is memory: it never waits
-    /// for a device, and the ring would hand each operation to another thread (tmpfs cannot say
-    /// "not now"). `None` when not all was done: then the ring does it.
+    /// Read or write synchronously, without the ring, on a file system in memory. Such a call never
+    /// waits for a device. The ring would hand each operation to another thread, because tmpfs does
+    /// not support `RWF_NOWAIT`. `None` if a part is left, which then uses the ring.
     fn in_memory(&self, rq: &Request) -> Option<Status> {
         let segment = rq.single_segment().filter(|_| self.opened(rq).memory_fs)?;
         let (fd, offset) = (self.opened(rq).fd(), rq.offset() as i64);
@@ -137,7 +137,7 @@ impl FileQueue {
         if is_cut && status.is_ok() { Status::Offline } else { status }
     }
 
-    /// Nothing of the request is with the kernel any more.
+    /// Note that the kernel has nothing of the request any more.
     fn over(&mut self, rq: &Request) {
         if rq.unit.op != Op::Read {
             let epoch = self.transfer(rq).epoch();
@@ -216,10 +216,11 @@ impl FileQueue {
     /// `Ok(Some)` to go on with another operation.
     fn advance(&mut self, rq: &mut Request, result: i32) -> Result<Option<FileOp>, Status> {
         match -result {
-            // The kernel also cancels what a thread started when that thread ends, and that may
-            // have been a visitor's.
+            // The kernel also cancels the operations of a thread that ends, and that thread may
+            // have been a visitor.
             libc::EINTR | libc::EAGAIN | libc::ECANCELED if !rq_cancelled(rq) => {
-                // Another request may have found out meanwhile that the file system cannot do it.
+                // Another request may have found meanwhile that the file system does not support
+                // the operation.
                 return self.again(rq).map(Some).ok_or(Status::NotSupported);
             }
             e if e > 0 => return self.failed(rq, e),
@@ -238,7 +239,7 @@ impl FileQueue {
         }
     }
 
-    /// The same operation once more; `None` if there is none any more that does it.
+    /// The same operation once more; `None` if the file system has none that does it.
     fn again(&mut self, rq: &Request) -> Option<FileOp> {
         match rq.unit.op {
             Op::Flush => Some(FileOp::DataSync),
@@ -253,11 +254,11 @@ impl FileQueue {
         let s = self.opened(rq);
         let unsupported = matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS | libc::ENODEV);
         match rq.unit.op {
-            // The kernel had not begun: nothing is lost.
+            // The kernel had not begun the flush, so nothing is lost.
             Op::Flush if errno == libc::ECANCELED => {}
             Op::Flush if mistake!("flush_failure_forgotten") => {}
             Op::Flush => s.flush_failed.store(true, Release),
-            // It was offered, and is advice.
+            // Discard was offered, and it is only advice: report success.
             Op::Discard if unsupported => return Ok(None),
             Op::WriteZeroes if unsupported && !self.transfers[rq.slot() as usize].is_by_hand() => {
                 let unmap = !rq.unit.flags.contains(BioFlags::NOUNMAP);
@@ -266,7 +267,7 @@ impl FileQueue {
                 flag.store(false, Relaxed);
                 return self.zero_op(rq).map(Some).ok_or(Status::NotSupported);
             }
-            // The error may be that of other writes, which the kernel reports only once.
+            // The kernel reports an error of other writes only once, and this may be it.
             _ if errno == libc::EIO && rq.unit.flags.contains(BioFlags::FUA) => {
                 s.flush_failed.store(true, Release);
             }
@@ -275,7 +276,7 @@ impl FileQueue {
         Err(Status::from_errno(errno))
     }
 
-    /// `n` more bytes were read or written.
+    /// Note that `n` more bytes were read or written.
     fn moved(&mut self, rq: &Request, n: u64) -> Result<Option<FileOp>, Status> {
         let progress = self.transfer(rq).progress() + n;
         if progress >= rq.unit.bytes {
@@ -283,7 +284,7 @@ impl FileQueue {
         }
         let s = self.opened(rq);
         if n == 0 || s.alignment.is_direct() && !progress.is_multiple_of(s.block_size.into()) {
-            // The file ends before the device does: it was cut short below us.
+            // The file ends before the device does, so another program cut it short.
             return Err(match s.is_cut_short() {
                 true => Status::Offline,
                 false => Status::IoError,
@@ -304,7 +305,8 @@ impl FileQueue {
         }
     }
 
-    /// It writes the last block: a file that was cut short would have its length again.
+    /// True if the request writes the last block: the write would give a file that was cut short
+    /// its length again.
     fn ends_with_device(&self, rq: &Request) -> bool {
         let writes = matches!(rq.unit.op, Op::Write | Op::WriteZeroes);
         writes && rq.offset() + rq.unit.bytes >= self.opened(rq).length.bytes()
@@ -317,7 +319,7 @@ impl FileQueue {
 }
 
 impl FileQueue {
-    /// The same while requests are under way on the opening before.
+    /// The same while requests are in flight on the previous opening, too.
     #[cold]
     fn ending_on_both(&mut self, env: &mut Env, slots: &mut Slots, done: &[u32]) {
         for slot in done {
@@ -334,14 +336,14 @@ impl FileQueue {
     }
 }
 
-/// A request whose file was cut short has not ended well.
+/// Fails a request whose file was cut short.
 fn end_offline(slots: &mut Slots, slot: u32) {
     if let Some(rq) = slots.in_flight(slot).filter(|rq| rq.status.is_ok()) {
         rq.status = Status::Offline;
     }
 }
 
-/// A cancelled operation is not tried again.
+/// True if the operation was cancelled, so it is not tried again.
 fn rq_cancelled(rq: &Request) -> bool {
     rq.driver_data == CANCELLED
 }
@@ -376,7 +378,7 @@ impl DriverQueue for FileQueue {
         if self.flush_lost(rq) {
             return Issue::Done(Status::IoError);
         }
-        // The request begins on the opening of now, which is its own from here on.
+        // The request begins on the present opening, and ends there.
         let opened = self.opened(rq);
         if opened.length.was_cut_short() || self.ends_with_device(rq) && opened.is_cut_short() {
             return Issue::Done(Status::Offline);

@@ -1,4 +1,4 @@
-//! Opening the file of a device again, while the device is in use.
+//! Reopens the file of a device while the device is in use.
 //!
 //! ```text
 //!   the thread that opens it                  each queue
@@ -10,13 +10,14 @@
 //! ```
 //!
 //! Invariants:
-//! * A failure before the exchange changes nothing: the file that is open stays in use.
-//! * The same file stays locked all the while, by the lock that the device has ([`Claim`]). Another
-//!   one is locked before the exchange, and the one before until its I/O has ended.
-//! * A loss that no client has been told of is not forgotten if it is the same file. The kernel
-//!   tells a lost write to each opening once, and one that was opened after the loss never hears of
-//!   it if another one was told. So the one before is asked (`fdatasync`) after the new one was
-//!   opened: both are told of any later loss.
+//! * A failure before the exchange changes nothing: the open file stays in use.
+//! * The same file stays locked throughout, by the lock that the device holds ([`Claim`]). Another
+//!   file is locked before the exchange, and the previous file stays locked until its I/O has
+//!   ended.
+//! * A loss that no client has been told of is not forgotten if the file is the same. The kernel
+//!   reports a lost write once to each opening. An opening made after the loss never gets the
+//!   report if another one has got it. So the previous opening is asked (`fdatasync`) after the new
+//!   one was opened: both openings get the report of any later loss.
 
 use super::access::{self, Access, set_direct};
 use super::claim::{Claim, Identity};
@@ -33,16 +34,16 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl File {
-    /// Open the path again, and use that file from now on: a failed flush and a cut file are
-    /// forgotten, and data lost by them stays lost. I/O under way ends with the file that was open
-    /// until now; whether it has, the attribute `reopening` tells. `replaced`: also if the path
-    /// leads to another file now. May wait for the file system: not for a data thread. The queues
-    /// must be told ([`drystone_queue::Driver::set_attribute`] does).
+    /// Open the path again, and use that file from now on. A failed flush and a cut are forgotten;
+    /// data lost by them stays lost. I/O in flight ends on the previous opening; the attribute
+    /// `reopening` says whether it has. `replaced`: use the file even if the path leads to another
+    /// one now. May wait for the file system: not for a data thread. The queues must be told
+    /// ([`drystone_queue::Driver::set_attribute`] does).
     ///
     /// # Errors
-    /// A sentence; then the file that is open stays in use. It is another file, shorter than the
-    /// device, needs larger blocks, or is in use; something was lost that no client has been told
-    /// of; the file before this one is still in use ([`ErrorKind::Busy`]); or what the system says.
+    /// A sentence; the open file stays in use. It is another file, shorter than the device, needs
+    /// larger blocks, or is in use; a write was lost that no client has been told of; the previous
+    /// file is still in use ([`ErrorKind::Busy`]); or the system's error.
     pub fn reopen(&self, replaced: bool) -> Result<()> {
         let shared = &*self.shared;
         let _turn = shared.turn()?;
@@ -57,14 +58,14 @@ impl File {
         let before = shared.opened();
         let (next, is_same) = open_again(shared, &before, replaced)?;
         if is_same {
-            // After it was opened: see the invariants.
+            // This call follows the new open: see the invariants.
             tell_losses(shared, &before)?;
         }
         shared.exchange(&before, next, is_same)
     }
 }
 
-/// The file at the path now, and whether it is the one that is open.
+/// Opens the file at the path. Returns it, and whether it is the file that is open.
 fn open_again(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(Opened, bool)> {
     let (Some(options), Some(claim)) = (&shared.options, &before.claim) else {
         return Ok((given_again(shared, before)?, true));
@@ -97,7 +98,7 @@ fn open_again(shared: &FileShared, before: &Opened, replaced: bool) -> Result<(O
     Ok((ready.opened(claim), is_same))
 }
 
-/// A simulator's file once more.
+/// Reopens a simulator's file.
 fn given_again(shared: &FileShared, before: &Opened) -> Result<Opened> {
     let path = shared.path.display();
     let backing = before.backing.reopened().ok_or_else(|| {
@@ -109,7 +110,7 @@ fn given_again(shared: &FileShared, before: &Opened) -> Result<Opened> {
     Ok(Opened { discard: before.discard, ..opened })
 }
 
-/// Makes earlier writes durable, or tells that they are not.
+/// Makes earlier writes durable, or fails if one was lost.
 fn tell_losses(shared: &FileShared, before: &Opened) -> Result<()> {
     if shared.read_only || before.flush_failed.load(Acquire) {
         return Ok(());
@@ -140,7 +141,7 @@ struct Found {
     fd: Arc<OwnedFd>,
     identity: Identity,
     block_device: bool,
-    /// Nobody else has the block device, not even this process.
+    /// True if the block device was opened exclusively: this process does not have it open either.
     is_exclusive: bool,
 }
 
@@ -149,7 +150,7 @@ impl Found {
         let path = &options.path;
         let flags = open_flags(options, block_device) & !libc::O_CREAT;
         let (fd, is_exclusive) = match open_fd(path, flags) {
-            // It may be the device that has it.
+            // The holder may be this device itself.
             Err(error) if error.kind == ErrorKind::Busy => {
                 (open_fd(path, flags & !libc::O_EXCL)?, false)
             }
@@ -159,7 +160,7 @@ impl Found {
         Ok(Found { fd: Arc::new(fd), identity, block_device, is_exclusive })
     }
 
-    /// The way I/O goes to it, if the device of `bytes` bytes can stand on it.
+    /// The access to the file, if it fits a device of `bytes` bytes.
     fn access(&self, shared: &FileShared, bytes: u64, options: &FileOptions) -> Result<Access> {
         let (path, block) = (options.path.display(), shared.block_size);
         let host = if self.block_device { access::logical_block_size(&self.fd) } else { block };
@@ -177,7 +178,7 @@ impl Found {
         Ok(access)
     }
 
-    /// Take a lock of its own.
+    /// Take a lock for this file.
     fn claim(&self, options: &FileOptions) -> Result<Arc<Claim>> {
         if !self.is_exclusive {
             let path = &options.path;

@@ -1,6 +1,6 @@
 //! The state that the queues of a file share, and its exchange when the file is opened again.
 //!
-//! Invariant: one thread at a time changes which file it is, or how long ([`FileShared::turn`]).
+//! Invariant: one thread at a time exchanges or extends the file ([`FileShared::turn`]).
 
 use super::opened::{Discard, Opened};
 use super::options::FileOptions;
@@ -19,16 +19,16 @@ pub(crate) struct FileShared {
     /// Bytes of a logical block.
     pub(crate) block_size: u32,
     pub(crate) physical_block_size: u32,
-    /// The discard that clients were told of, even if a later opening has another.
+    /// The discard that clients were told of; a later opening may have another.
     pub(crate) discard: Option<Discard>,
     /// Bytes of the device.
     bytes: AtomicU64,
     /// The options of its opening; `None` of a simulator's.
     pub(super) options: Option<FileOptions>,
     opening: Published<Opening>,
-    /// A thread opens it again or makes it longer.
+    /// True while a thread reopens or extends the file.
     is_changing: AtomicBool,
-    /// Counts the lock of `opening` for threads that are no queue's.
+    /// Counters of the lock of `opening`, for threads without a queue.
     locks: Arc<LockCounters>,
 }
 
@@ -74,19 +74,19 @@ impl FileShared {
         (epoch, opening.opened.clone())
     }
 
-    /// The same, for threads that are no queue's.
+    /// The same for threads without a queue.
     pub(crate) fn opened(&self) -> Arc<Opened> {
         self.current(&self.locks).1
     }
 
-    /// True if I/O is under way on an opening that was exchanged, or a queue has not taken over the
-    /// next one.
+    /// True if I/O is in flight on a previous opening, or a queue has not taken over the present
+    /// one.
     pub(crate) fn is_exchanging(&self) -> bool {
         self.opening.get(&self.locks).1.before.strong_count() > 0
     }
 
-    /// Have queues use `next` in the place of `before`, which it is the same file as, or is not.
-    /// Each takes it over when it is next told that something has changed.
+    /// Make the queues use `next` instead of `before`; the caller says whether both are the same
+    /// file. Each queue takes it over at its next notification of a change.
     pub(super) fn exchange(
         &self,
         before: &Arc<Opened>,
@@ -106,7 +106,7 @@ impl FileShared {
         })
     }
 
-    /// The right to change which file it is, or how long: one has it at a time.
+    /// The right to exchange or extend the file. One thread has it at a time.
     pub(super) fn turn(&self) -> Result<Turn<'_>> {
         if self.is_changing.swap(true, Acquire) {
             let path = self.path.display();
@@ -119,7 +119,7 @@ impl FileShared {
     }
 }
 
-/// The opening that queues must use, and the one before.
+/// The opening that queues must use, and the previous one.
 #[derive(Clone)]
 struct Opening {
     opened: Arc<Opened>,

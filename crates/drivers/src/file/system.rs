@@ -1,7 +1,7 @@
 //! Calls to the system about open files: sizes, kinds of file systems, processes that have them
 //! open.
 //!
-//! All of them may block, but [`is_shorter_than`].
+//! All of them may block, except [`is_shorter_than`].
 
 use drystone_core::blocking::might_block;
 use drystone_core::error::ErrorKind;
@@ -42,14 +42,13 @@ pub(super) fn open_fd(path: &Path, flags: i32) -> Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// In use by `holder`, or by what is `unseen`.
+/// The error that a file is in use by `holder`, or by `unseen` if /proc shows no holder.
 pub(super) fn held(path: &Path, holder: Option<u32>, unseen: &str) -> Error {
     let by = holder.map_or(unseen.to_owned(), |pid| format!("process {pid}"));
     Error::new(ErrorKind::Busy, format!("{} is in use by {by}", path.display()))
 }
 
-/// A process that has the device open, through whichever node: an exclusive opening leaves no lock
-/// that /proc would show.
+/// A process that has the device open, by any node: an exclusive open leaves no lock in /proc.
 pub(super) fn find_opener(path: &Path) -> Option<u32> {
     let wanted = std::fs::metadata(path).ok()?;
     let kind = |m: &Metadata| m.mode() & libc::S_IFMT;
@@ -60,12 +59,12 @@ pub(super) fn find_opener(path: &Path) -> Option<u32> {
     find_process(|pid, fd| is_open(pid, fd, same))
 }
 
-/// True if a descriptor of a process is of the file that is looked for.
+/// True if a descriptor of a process refers to the file that `same` recognises.
 pub(super) fn is_open(pid: u32, fd: &str, same: impl FnOnce(&Metadata) -> bool) -> bool {
     std::fs::metadata(format!("/proc/{pid}/fd/{fd}")).is_ok_and(|meta| same(&meta))
 }
 
-/// The first process with a descriptor that `wanted` says yes to, given both numbers.
+/// The first process with a descriptor that `wanted` accepts; `wanted` gets both numbers.
 pub(super) fn find_process(wanted: impl Fn(u32, &str) -> bool) -> Option<u32> {
     let has = |pid: u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
@@ -86,8 +85,8 @@ pub(super) fn extend(fd: &OwnedFd, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The limit of file size in bytes (`ulimit -f`), if there is one and it is less than so many
-/// bytes: what is written beyond it fails. Nothing of a block device.
+/// The limit of file size in bytes (`ulimit -f`), if it is below `bytes`: writes beyond it fail.
+/// `None` for a block device.
 pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
     stat(fd.as_raw_fd()).ok().filter(|s| s.st_mode & libc::S_IFMT == libc::S_IFREG)?;
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
@@ -96,7 +95,7 @@ pub(super) fn limit_below(fd: &OwnedFd, bytes: u64) -> Option<u64> {
     (done && limit.rlim_cur < bytes).then_some(limit.rlim_cur)
 }
 
-/// A file could not be made so long.
+/// The error that a file could not be made so long.
 pub(super) fn too_long(what: String, error: io::Error) -> Error {
     let hint = match error.raw_os_error() {
         Some(libc::EFBIG) => {
@@ -124,7 +123,7 @@ pub(super) fn size_of(fd: &OwnedFd, block_device: bool) -> io::Result<u64> {
     }
 }
 
-/// True if `path` names the open file. True if that cannot be found out.
+/// True if `path` names the open file, or if that is unknown.
 pub(super) fn is_at(fd: &OwnedFd, path: &Path) -> bool {
     let (Ok(opened), found) = (stat(fd.as_raw_fd()), std::fs::metadata(path)) else { return true };
     match found {
@@ -144,7 +143,7 @@ pub(super) fn stat(fd: RawFd) -> io::Result<libc::stat> {
     }
 }
 
-/// A device is made of whole blocks.
+/// Checks that a size is a whole number of blocks, and not 0.
 pub(super) fn check_size(path: &Path, size: u64, block: u32) -> Result<()> {
     if size > 0 && size.is_multiple_of(block.into()) {
         return Ok(());
@@ -156,7 +155,7 @@ pub(super) fn check_size(path: &Path, size: u64, block: u32) -> Result<()> {
     )))
 }
 
-/// True if a file is shorter than that, by what the kernel knows of it without asking a server.
+/// True if a file is shorter than `bytes`, by the kernel's cached length, without asking a server.
 pub(super) fn is_shorter_than(fd: &OwnedFd, bytes: u64) -> bool {
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
     // SAFETY: statx fills the struct of zeroes; an empty path means the descriptor itself.
@@ -176,23 +175,23 @@ pub(super) fn file_system(fd: &OwnedFd) -> Option<i64> {
     }
 }
 
-/// True if `statx` tells a file's length at once. 9p asks its server and CIFS may wait for what is
-/// being written, both in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`,
+/// True if `statx` returns a file's length without waiting. 9p asks its server and CIFS may wait
+/// for writeback, both in spite of `AT_STATX_DONT_SYNC` (Linux `v9fs_vfs_getattr_dotl`,
 /// `cifs_getattr`).
 pub(super) fn has_known_length(fd: &OwnedFd) -> bool {
     const ASKS: [i64; 3] = [0x0102_1997, 0xff53_4d42, 0xfe53_4d42];
     file_system(fd).is_some_and(|kind| !ASKS.contains(&kind))
 }
 
-/// True if the file system is memory: nothing in it waits for a device.
+/// True if the file system is in memory: none of its calls waits for a device.
 pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
-/// True if what a file system of this kind says of holes can be relied on. ZFS before 2.2.2 and
-/// 2.1.14 called data a hole that had just been written
-/// (<https://github.com/openzfs/zfs/issues/15526>), and no call tells its version.
+/// True if a file system of this kind reports holes reliably. ZFS before 2.2.2 and 2.1.14 reported
+/// data that had just been written as a hole (<https://github.com/openzfs/zfs/issues/15526>), and
+/// no call tells its version.
 pub(super) fn tells_holes(kind: Option<i64>) -> bool {
     const ZFS_SUPER_MAGIC: i64 = 0x2fc1_2fc1;
     kind != Some(ZFS_SUPER_MAGIC)

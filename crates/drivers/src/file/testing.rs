@@ -1,4 +1,4 @@
-//! A part that fake files of tests share.
+//! Shared parts of the tests' fake files.
 
 /// The methods of a [`super::Backing`] that is all data and does not grow, to stand in its `impl`.
 macro_rules! all_data {

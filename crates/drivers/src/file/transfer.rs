@@ -1,5 +1,5 @@
-//! The memory of one request on a file besides that of its bios: vectors, a bounce buffer, and how
-//! far it has come.
+//! The memory of one request on a file besides its bios: vectors, a bounce buffer, and its
+//! progress.
 //!
 //! Invariants:
 //! * The kernel may refer to the vectors and the bounce buffer while an operation of the request is
@@ -12,7 +12,7 @@ use drystone_core::ring::FileOp;
 use drystone_core::{BioFlags, Op};
 use drystone_queue::Request;
 
-/// Zeroes are written this many bytes at a time where the file system cannot zero by itself.
+/// The bytes of one write of zeroes, if the file system cannot zero by itself.
 pub(super) const ZERO_CHUNK: u64 = 1 << 20;
 
 /// Vectors that a slot has room for from the start; a request of more bios allocates once.
@@ -23,9 +23,9 @@ pub(super) struct Transfer {
     iovecs: Vec<libc::iovec>,
     bounce: Option<IoBuf>,
     progress: u64,
-    /// Zeroes are being written by hand.
+    /// True while the request writes zeroes itself.
     is_by_hand: bool,
-    /// The exchange of the file by which the request began.
+    /// The number of the exchange whose opening the request began on.
     epoch: u64,
 }
 
@@ -45,7 +45,7 @@ impl Transfer {
         self.epoch = epoch;
     }
 
-    /// The exchange of the file by which the request began.
+    /// The number of the exchange whose opening the request began on.
     #[inline]
     pub(super) fn epoch(&self) -> u64 {
         self.epoch
@@ -146,7 +146,7 @@ impl Transfer {
         }
     }
 
-    /// Ends the request: copies bounced data of a read back, and forgets all.
+    /// Ends the request: copies bounced data of a read back, and forgets the memory.
     pub(super) fn end(&mut self, rq: &Request, is_ok: bool) {
         if let Some(bounce) = self.bounce.take()
             && is_ok

@@ -3,10 +3,10 @@
 //! (`Documentation/block/null_blk.rst`).
 //!
 //! Invariants:
-//! * Inline completion touches nothing shared: no lock, no allocation, no shared line.
+//! * Inline completion takes no lock, allocates nothing and writes no shared cache line.
 //! * A device with a head ([`Seek`]) is a simulated disk: requests are served one after the other.
-//! * In the two other modes the device is a party of its own (a thread, or the kernel's timer
-//!   on the context's ring), so a request ends although its context's thread is away.
+//! * In the two other modes a thread, or the kernel's timer on the context's ring, acts as the
+//!   device. So a request ends although its context's thread is away.
 
 mod latency;
 mod options;
@@ -50,8 +50,8 @@ impl Null {
         Self::on_thread(options, None)
     }
 
-    /// A null device with `options`, which for completion from a thread takes `thread`; without one
-    /// it starts its own. Devices whose requests take time should share a thread, because these
+    /// A null device with `options`. For completion from a thread it uses `thread`; without one it
+    /// starts its own. Devices whose requests take time should share a thread, because these
     /// requests keep it awake.
     ///
     /// # Errors

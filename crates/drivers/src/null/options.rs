@@ -21,7 +21,7 @@ pub enum Completion {
 }
 
 impl Completion {
-    /// The names of all, by null_blk's numbers.
+    /// All names, in the order of null_blk's numbers.
     pub const NAMES: [&'static str; 3] = ["none", "thread", "timer"];
 
     /// Its name.
@@ -29,7 +29,7 @@ impl Completion {
         Self::NAMES[self as usize]
     }
 
-    /// The one of that name.
+    /// The mode with that name.
     pub fn named(name: &str) -> Option<Self> {
         let all = [Completion::Inline, Completion::Thread, Completion::Timer];
         all.into_iter().find(|completion| completion.name() == name)
@@ -45,12 +45,12 @@ pub struct NullOptions {
     pub blocksize: u32,
     /// The way requests complete.
     pub irqmode: Completion,
-    /// The time that a request takes; without meaning for inline completion. `None` is 10 us with a
-    /// timer, and no time from a thread.
+    /// The time that a request takes; ignored for inline completion. `None` is 10 us with a timer,
+    /// and no time from a thread.
     pub latency: Option<Latency>,
     /// For timer completion: a head that moves. Requests are then served one after the other, in
-    /// the order in which the driver got them; each takes its `latency` and the head's way from
-    /// the end of the one before it. Such a device is a spinning disk to its queue.
+    /// the order in which the driver got them. Each takes its `latency` and the seek time of the
+    /// head, from the end of the previous one. Such a device reports itself as rotational.
     pub seek: Option<Seek>,
     /// Hardware queues, at first.
     pub submit_queues: u32,
@@ -58,11 +58,11 @@ pub struct NullOptions {
     /// `latency` if the device has one. Contexts take turns at them: with fewer than contexts they
     /// share.
     pub poll_queues: u32,
-    /// A poll queue that another context is polling is skipped; else it is waited for.
+    /// True to skip a poll queue that another context is polling; otherwise the poll waits for it.
     pub skip_busy: bool,
     /// Tags of each hardware queue.
     pub hw_queue_depth: u32,
-    /// Keep data.
+    /// True to keep data in memory.
     pub memory_backed: bool,
     /// Support discard (only with memory).
     pub discard: bool,
@@ -70,9 +70,9 @@ pub struct NullOptions {
     pub mbps: u32,
     /// Ranges of sectors (first, last) that fail with an I/O error.
     pub badblocks: Vec<(u64, u64)>,
-    /// Say that there is a volatile write cache.
+    /// Report a volatile write cache.
     pub write_cache: bool,
-    /// Say that FUA is supported (only with a write cache).
+    /// Report support of FUA (only with a write cache).
     pub fua: bool,
     /// Largest request in bytes; 0 for the default.
     pub max_bytes: u32,

@@ -1,4 +1,4 @@
-//! The waits of contexts for null devices in each poll mode.
+//! Tests of a context's waits for null devices in each poll mode.
 #![allow(clippy::vec_box, reason = "submit and reap take and give bios in boxes")]
 
 use super::tests::null;
@@ -14,7 +14,8 @@ fn reads(count: usize) -> Vec<Box<Bio>> {
     (0..count).map(|_| Bio::read(drystone_core::Sector(0), IoBuf::zeroed(512))).collect()
 }
 
-/// A null device that takes `ns` for each request, polled or not, with io_poll as it says.
+/// A null device with a poll queue that takes `ns` for each request, polled or not. `io_poll` is
+/// its setting.
 fn rig(ns: u64, io_poll: bool, engine: drystone_core::ring::Engine) -> Rig {
     let driver = null(|o| {
         (o.irqmode, o.latency) = (Completion::Thread, Some(Latency::constant(ns)));
@@ -24,7 +25,7 @@ fn rig(ns: u64, io_poll: bool, engine: drystone_core::ring::Engine) -> Rig {
     Rig::with(driver, &options, engine, SystemClock::new())
 }
 
-/// Looks at the poll queue that found something, of the device's own count.
+/// The device's count of successful polls.
 fn found_by_polling(rig: &Rig) -> u64 {
     let stat = rig.device.attribute("queue/poll_stat").expect("it has poll queues");
     stat.rsplit_once("success=").expect("a count").1.parse().expect("a number")
@@ -57,7 +58,8 @@ fn a_deadline_and_a_wake_up_end_polling() {
         }
         let (handle, has_polled) = (rig.cx.handle().clone(), AtomicBool::new(false));
         std::thread::scope(|scope| {
-            // One that comes before a wait ends it before it polls, so there are more.
+            // A wake-up that comes before a wait ends the wait before it polls, so the thread sends
+            // several.
             scope.spawn(|| {
                 while !has_polled.load(Relaxed) {
                     handle.wake();
@@ -73,7 +75,8 @@ fn a_deadline_and_a_wake_up_end_polling() {
     }
 }
 
-/// Without poll mode the device's own word counts; with *interrupt* nothing is polled unless asked.
+/// Without a poll mode the device's own setting counts; with *interrupt* only bios that ask for it
+/// are polled.
 #[test]
 fn interrupt_sleeps() {
     let mut rig = rig(50_000, true, ENGINES[0]);
@@ -86,7 +89,7 @@ fn interrupt_sleeps() {
     assert_eq!(found_by_polling(&rig), 0);
 }
 
-/// Nothing would wake a context for polled I/O, so it does not sleep on it.
+/// No event would wake a context for polled I/O, so it does not sleep.
 #[test]
 fn adaptive_does_not_sleep_on_polled_io() {
     let mut rig = rig(5_000_000, true, ENGINES[0]);
@@ -97,8 +100,8 @@ fn adaptive_does_not_sleep_on_polled_io() {
     assert_eq!(rig.cx.wait_counts().sleeps, 0);
 }
 
-/// The choice of *adaptive* for devices of this machine is not judged, but nothing is lost by it,
-/// and the submitter's own flag counts for nothing.
+/// The test does not judge which waits *adaptive* chooses on this machine, only that no I/O is lost
+/// and that the submitter's own flag is ignored.
 #[test]
 fn adaptive_finds_everything() {
     for engine in ENGINES {

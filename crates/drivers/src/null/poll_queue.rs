@@ -2,10 +2,11 @@
 //! context completes all that are due, also those of other contexts that share the queue.
 //!
 //! Invariants:
-//! * `due` is touched with its lock only, which is tried: a queue that another thread polls is
-//!   skipped ("nvme/pci: don't wait for locked polling queue", Jeffle Xu, 20 February 2021), unless
-//!   the device is told to wait for it, as before that mail.
-//! * A ticket is in `arrivals` or in `due`, once; its request is with the driver until it is out.
+//! * `due` is used only under its lock, which a poll only tries: it skips a queue that another
+//!   thread polls ("nvme/pci: don't wait for locked polling queue", Jeffle Xu, 20 February 2021),
+//!   unless the device is set to wait for it, as before that patch.
+//! * A ticket is in either `arrivals` or `due`, once; its request belongs to the driver until the
+//!   ticket is taken out.
 
 use crossbeam_queue::ArrayQueue;
 use drystone_core::clock::Ns;
@@ -16,17 +17,17 @@ use std::collections::BinaryHeap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Most requests that have come and that no poll has seen.
+/// The most requests that wait for a first poll.
 const ARRIVALS: usize = 16_384;
 
 /// A request in a poll queue.
 pub(crate) struct Ticket {
-    /// When it is done.
+    /// The time when it is done.
     pub(crate) at: Ns,
     /// The context that submitted it, and the slot there.
     pub(crate) context: u32,
     pub(crate) slot: u32,
-    /// Tells that context.
+    /// The message that tells the context.
     pub(crate) word: Arc<Message>,
 }
 
@@ -44,7 +45,7 @@ impl PartialOrd for Ticket {
     }
 }
 
-/// The entry that is due first is the greatest, as a heap wants it.
+/// The entry that is due first compares as the greatest, because `BinaryHeap` is a max-heap.
 impl Ord for Ticket {
     fn cmp(&self, other: &Self) -> Ordering {
         let key = |ticket: &Self| (ticket.at, ticket.context, ticket.slot);
@@ -57,8 +58,8 @@ pub(crate) struct PollQueue {
     arrivals: ArrayQueue<Ticket>,
     due: Lock<BinaryHeap<Ticket>>,
     skip_busy: bool,
-    /// Looks at it, those that found something, and those that were skipped. The holder of the lock
-    /// writes all but the last.
+    /// The numbers of polls, of successful ones, and of skipped ones. The holder of the lock writes
+    /// all but the last.
     invoked: AtomicU64,
     success: AtomicU64,
     skipped: AtomicU64,
@@ -87,20 +88,20 @@ impl PollQueue {
         }
     }
 
-    /// The counts of considered, invoked and successful polls, as Linux showed them in
-    /// debugfs (`hctx0/poll` until 5.15).
+    /// The counts of considered, invoked and successful polls, as Linux showed them in debugfs
+    /// (`hctx0/poll` until 5.15).
     pub(crate) fn counts(&self) -> String {
         let [invoked, success, skipped] =
             [&self.invoked, &self.success, &self.skipped].map(|count| count.load(Relaxed));
         format!("considered={} invoked={invoked} success={success}", invoked + skipped)
     }
 
-    /// Add a request. False if too many have come that no poll has seen.
+    /// Add a request. False if too many wait for a first poll.
     pub(crate) fn push(&self, ticket: Ticket) -> bool {
         self.arrivals.push(ticket).is_ok()
     }
 
-    /// Take out what is due at `now`, and give each to `done`.
+    /// Take out the requests that are due at `now`, and give each to `done`.
     pub(crate) fn poll(
         &self,
         user: &LockCounters,
@@ -129,7 +130,7 @@ impl PollQueue {
         PollResult::Found(found)
     }
 
-    /// Take out a request that its context has given up. False if it was not there.
+    /// Take out a request that its context has given up. False if it was not in the queue.
     pub(crate) fn withdraw(&self, user: &LockCounters, context: u32, slot: u32) -> bool {
         let mut due = self.due.lock(user);
         while let Some(ticket) = self.arrivals.pop() {

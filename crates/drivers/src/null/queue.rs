@@ -1,4 +1,4 @@
-//! The null device as one context uses it.
+//! One context's use of a null device.
 
 use super::latency::{Generator, Latency};
 use super::options::{Completion, NullOptions};
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 /// One context's queue of a null device.
 pub struct NullQueue {
     shared: Arc<NullShared>,
-    /// Nothing but inline completion of what is not polled: no memory, no limit.
+    /// True if bios that are not polled need only inline completion: no memory, no limits.
     plain: bool,
     irqmode: Completion,
     context: u32,
@@ -30,10 +30,10 @@ pub struct NullQueue {
     slots: u32,
     /// Messages of requests that another thread completes, by slot.
     messages: Vec<Arc<Message>>,
-    /// Polled requests that have not ended, by slot, and how many they are.
+    /// The polled requests that have not ended, by slot; `polling` is their number.
     polled: Vec<bool>,
     polling: usize,
-    /// Tickets of others that a poll found, kept for its allocation.
+    /// Messages of other contexts' requests that a poll found; kept for its allocation.
     others: Vec<Arc<Message>>,
     zeroing: Zeroing,
 }
@@ -104,7 +104,7 @@ impl NullQueue {
         Issue::Started
     }
 
-    /// Have a request end that is done, as the device ends its requests.
+    /// Ends a request that is done, in the device's completion mode.
     fn complete(&mut self, env: &mut Env, rq: &Request) {
         match self.irqmode {
             Completion::Inline => {}
@@ -137,7 +137,7 @@ impl NullQueue {
         }
     }
 
-    /// Put a request into a poll queue; what it does is done now, and is seen when it is polled.
+    /// Put a request into a poll queue. Its data moves now, and a poll completes it.
     fn queue_polled(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         let latency = match self.irqmode {
             Completion::Inline => 0,
@@ -158,13 +158,13 @@ impl NullQueue {
         Issue::Started
     }
 
-    /// When a request that begins now and takes `latency` is done. The reading that bios share may
-    /// be older than a fast device takes.
+    /// The time when a request that begins now and takes `latency` is done. Reads the clock,
+    /// because the time that bios share may be older than a fast device's latency.
     fn due(env: &mut Env, latency: Ns) -> Ns {
         if latency == 0 { 0 } else { env.time.now() + latency }
     }
 
-    /// A polled request has ended.
+    /// Note that a polled request has ended.
     fn polled_ended(&mut self, slot: u32) {
         if std::mem::replace(&mut self.polled[slot as usize], false) {
             self.polling -= 1;
@@ -184,7 +184,7 @@ impl NullQueue {
         let latency = self.latency.at(self.generator.share());
         let at = match &self.shared.head {
             None => Self::due(env, latency),
-            // A head cannot have gone before it was told to.
+            // A head cannot move before its request comes, so this reads the clock.
             Some(head) => head.serve(&rq.unit, env.time.now(), latency),
         };
         env.ring.timer(at, Env::token(self.channel, rq.slot().into()));
@@ -211,7 +211,8 @@ impl NullQueue {
         bad.iter().any(|(from, to)| first <= *to && *from < end)
     }
 
-    /// Charge `bytes` to the tick's budget. When it is used up: the start of the next tick.
+    /// Charge `bytes` to the tick's budget. Returns the start of the next tick if the budget is
+    /// used up.
     fn over_budget(&self, env: &mut Env, bytes: u64) -> Option<u64> {
         let limit = self.shared.bandwidth.as_ref()?;
         let tick = env.time.now() / TICK_NS;
@@ -226,8 +227,7 @@ impl NullQueue {
         }
     }
 
-    /// A polled request that no thread polls for: the device gives it up itself, unless it has just
-    /// been found.
+    /// Gives up a polled request that no thread polls for, unless a poll has just found it.
     fn give_up_polled(&mut self, env: &mut Env, rq: &mut Request) {
         let Some(queue) = &self.poll_queue else { return };
         if queue.withdraw(&env.locks, self.context, rq.slot()) {
@@ -324,7 +324,7 @@ impl DriverQueue for NullQueue {
         let (others, inline) = (&mut self.others, self.irqmode == Completion::Inline);
         queue.poll(
             &locks,
-            // Without a latency everything is due, and no clock need be read.
+            // Without a latency every request is due, so the clock is not read.
             || if inline { Ns::MAX } else { env.time.now() },
             |ticket| match ticket.context == context {
                 true => Self::finish(slots, done, ticket.slot),

@@ -1,10 +1,9 @@
-//! A disk with one head: what it takes to move it, and when it is free.
+//! A disk with one head: the time to move it, and when it is free.
 //!
 //! Invariants:
-//! * A request is served when the one that came before it has ended, from where that one left the
-//!   head.
-//! * The sum of all service times is exact however many contexts submit at once. Two that submit in
-//!   the same moment may end in the other order than the head went: the place and the time are two
+//! * A request is served when the previous one has ended, from where that one left the head.
+//! * The sum of all service times is exact, however many contexts submit at once. Two requests of
+//!   the same moment may end in another order than the head moved: the place and the time are two
 //!   words, each changed by one atomic operation.
 
 use drystone_core::Op;
@@ -19,9 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// min_ns + (max_ns - min_ns) * sqrt(distance / size)      else, rounded down
 /// ```
 ///
-/// The head speeds up over the first half of its way and brakes over the other, hence the root; the
-/// least time is what it takes to settle (C. Ruemmler and J. Wilkes, "An introduction to disk drive
-/// modeling", IEEE Computer, March 1994).
+/// The head accelerates over the first half of its way and brakes over the other half, hence the
+/// root. The least time is its settling time (C. Ruemmler and J. Wilkes, "An introduction to disk
+/// drive modeling", IEEE Computer, March 1994).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seek {
     /// The shortest movement, ns: settling.
@@ -31,7 +30,7 @@ pub struct Seek {
 }
 
 impl Seek {
-    /// Nanoseconds over `distance` of `size` sectors.
+    /// The time, in nanoseconds, to move over `distance` of `size` sectors.
     pub fn time(&self, distance: u64, size: u64) -> Ns {
         if distance == 0 {
             return 0;
@@ -47,7 +46,7 @@ pub(crate) struct Head {
     size_sectors: u64,
     /// The sector behind the last request.
     sector: AtomicU64,
-    /// When that request ends.
+    /// The time when that request ends.
     free_at: AtomicU64,
 }
 
@@ -57,8 +56,8 @@ impl Head {
         Head { seek, size_sectors, sector: AtomicU64::new(0), free_at: AtomicU64::new(0) }
     }
 
-    /// When the request `unit`, which comes at `now` and takes `base_ns` once the head is there,
-    /// ends.
+    /// Serves the request `unit`, which comes at `now` and takes `base_ns` once the head is there.
+    /// Returns the time when it ends.
     pub(crate) fn serve(&self, unit: &Unit, now: Ns, base_ns: Ns) -> Ns {
         // A flush has no place.
         let distance = match unit.op {
@@ -97,7 +96,7 @@ mod tests {
         std::thread::scope(|scope| {
             for thread in 0..4 {
                 let (head, unit) = (&head, &unit);
-                // Never where another request ends.
+                // No request ends when another one does.
                 let body = move || {
                     (0..1000)
                         .for_each(|n| _ = head.serve(&unit(2 + thread * 2 + n % 2 * 64), 1, 10))

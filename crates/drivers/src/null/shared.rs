@@ -15,13 +15,14 @@ pub(crate) const TICK_NS: u64 = 20_000_000;
 /// The state that the queues of a null device share.
 pub(crate) struct NullShared {
     pub(crate) memory: Option<RamStore>,
-    /// There are bad blocks: look them up.
+    /// True if there are bad blocks to look up.
     pub(crate) has_badblocks: AtomicBool,
     pub(crate) badblocks: Lock<Vec<(u64, u64)>>,
     pub(crate) bandwidth: Option<Bandwidth>,
     pub(crate) thread: Option<CompletionThread>,
     pub(crate) head: Option<Head>,
-    /// By number: those that have been used. One that was taken away is there when it comes back.
+    /// The poll queues that have been used, by number. A queue stays here when the number of poll
+    /// queues falls and rises again.
     pub(super) poll_queues: Box<[OnceLock<Arc<CachePadded<PollQueue>>>]>,
     pub(super) skip_busy: bool,
 }
@@ -34,7 +35,7 @@ impl NullShared {
     }
 }
 
-/// A budget of bytes for each tick of 20 ms, refilled and not accumulated (null_blk's `mbps`).
+/// A budget of bytes for each tick of 20 ms, which does not accumulate (null_blk's `mbps`).
 pub(crate) struct Bandwidth {
     pub(crate) bytes_per_tick: u64,
     pub(crate) tick: AtomicU64,

@@ -1,12 +1,12 @@
-//! The threads that are null devices: they take requests, and send each one's message to its
+//! The threads that act as null devices: they take requests, and send each request's message to its
 //! context when its time has come.
 //!
-//! * Requests that take no time are completed in their order, by a thread of the device that sleeps
+//! * Requests that take no time are completed in order, by a thread of the device that sleeps
 //!   between them.
-//! * Requests that take time are completed by one thread for all devices that were given it, which
-//!   is like hardware: it keeps time by looking at the clock all the while, so that what it costs
-//!   to be told of a completion is all that is added to the latency. It goes on looking for
-//!   [`AWAKE_NS`] when there is nothing to do, so that to start a request costs no wake-up.
+//! * Requests that take time are completed by one thread for all devices that share it. Like
+//!   hardware it keeps exact time: it polls the clock, so the latency grows only by the cost of a
+//!   notification. It goes on polling for [`AWAKE_NS`] without requests, so that a request start
+//!   costs no wake-up.
 
 use drystone_core::clock::{Clock, Ns};
 use drystone_core::mailbox::Message;
@@ -18,12 +18,12 @@ use std::sync::mpsc::{Receiver, RecvError, Sender, TryRecvError, channel};
 
 /// The time that the thread stays awake without requests, once one took time.
 const AWAKE_NS: Ns = 1_000_000;
-/// Its pause between two checks for new requests while it has some: contexts that start them write
-/// to the cache line that it reads.
+/// The pause between two checks for new requests while it has some. A check reads the cache line to
+/// which submitting contexts write.
 const ARRIVALS_NS: Ns = 1_000;
 
-/// Handle of a completing thread; when the last is dropped it ends, once it has completed all. From
-/// any thread.
+/// Handle of a completing thread. When the last handle is dropped, the thread ends after it has
+/// completed all requests. From any thread.
 #[derive(Clone, Debug)]
 pub struct CompletionThread {
     sender: Arc<Sender<Job>>,
@@ -31,7 +31,7 @@ pub struct CompletionThread {
 
 /// A message to the thread.
 enum Job {
-    /// The clock of those that use the device.
+    /// The clock of the contexts that use the device.
     Clock(Arc<dyn Clock>),
     /// Complete at once.
     Now(Arc<Message>),
@@ -59,7 +59,7 @@ impl PartialOrd for Due {
     }
 }
 
-/// The entry that is due first is the greatest, as a heap wants it.
+/// The entry that is due first compares as the greatest, because `BinaryHeap` is a max-heap.
 impl Ord for Due {
     fn cmp(&self, other: &Self) -> Ordering {
         other.at.cmp(&self.at)
@@ -70,7 +70,7 @@ impl CompletionThread {
     /// A thread, which sleeps until it has something to complete.
     ///
     /// # Errors
-    /// When the operating system has none.
+    /// The operating system cannot start a thread.
     pub fn start() -> Result<Self> {
         let (sender, receiver) = channel::<Job>();
         signals::blocked(|| threads::start("null-complete", move || run(&receiver)))
@@ -78,7 +78,7 @@ impl CompletionThread {
         Ok(CompletionThread { sender: Arc::new(sender) })
     }
 
-    /// Set the clock by which requests take time. Before the first of them.
+    /// Set the clock by which requests take time. Called before the first such request.
     pub(crate) fn goes_by(&self, clock: &Arc<dyn Clock>) {
         self.tell(Job::Clock(clock.clone()));
     }
@@ -119,7 +119,7 @@ fn run(jobs: &Receiver<Job>) {
 #[derive(Default)]
 struct Waiting {
     due: BinaryHeap<Due>,
-    /// No device is left.
+    /// True if no device is left.
     ends: bool,
 }
 
@@ -145,7 +145,7 @@ impl Waiting {
     }
 }
 
-/// Complete `first` and what comes after it, until there was nothing to do for a while.
+/// Complete `first` and later requests, until none came for [`AWAKE_NS`].
 fn keep_time(
     jobs: &Receiver<Job>,
     clock: &dyn Clock,
@@ -188,7 +188,7 @@ mod tests {
         let now = clock.now();
         thread.complete_at(now + 30_000_000, words[0].clone());
         thread.complete_at(now + 1_000_000, words[1].clone());
-        // A message for no channel is dropped, and then the word is ours alone.
+        // A message without a channel is dropped, and then this test holds the only reference.
         while Arc::strong_count(&words[1]) > 1 {
             cx.wait(None);
         }

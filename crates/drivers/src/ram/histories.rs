@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 const SECTORS: u64 = 96;
 
-/// A RAM device that says it can do less.
+/// A RAM device that reports smaller limits.
 struct Limited {
     ram: Ram,
     limits: Limits,
@@ -48,7 +48,7 @@ impl Driver for Limited {
     }
 }
 
-/// Checks that every request keeps to the limits, and is busy now and then.
+/// A queue that checks each request against the limits, and is busy now and then.
 struct CheckedQueue {
     queue: RamQueue,
     limits: Limits,
@@ -154,7 +154,7 @@ fn limits() -> impl Strategy<Value = Limits> {
     )
 }
 
-/// Submits `steps`, of which none touches what another one of the same round does.
+/// Submits `steps`, whose ranges do not overlap within a round.
 fn round(rig: &mut Rig, clock: &ManualClock, steps: &[Step], disk: &mut [u8]) {
     let mut touched = vec![false; disk.len()];
     let (mut bios, mut pending, before) = (Vec::new(), BTreeSet::new(), disk.to_vec());
@@ -184,7 +184,7 @@ fn round(rig: &mut Rig, clock: &ManualClock, steps: &[Step], disk: &mut [u8]) {
                 assert_eq!(data, before[steps[bio.user_data as usize].range()]);
             }
         }
-        // A driver that was busy is asked again when the clock has moved.
+        // The queue asks a busy driver again when the clock has moved.
         clock.advance(10_000_000);
         rig.cx.wait(Some(0));
     }

@@ -1,6 +1,6 @@
 //! The RAM device: sparse memory ([`RamStore`]) that ends its requests inline.
 //!
-//! Invariant: a call zeroes or frees no more than a piece: a long range is `Zeroing`'s.
+//! Invariant: one call zeroes or frees at most one piece; `Zeroing` divides longer ranges.
 
 #[cfg(test)]
 mod histories;

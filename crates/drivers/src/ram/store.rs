@@ -1,4 +1,4 @@
-//! Sparse anonymous memory. Memory is taken on the first write of a page and given back by discard.
+//! Sparse anonymous memory. The first write of a page allocates memory, and a discard frees it.
 //!
 //! Invariants:
 //! * The mapping lives as long as the store. Requests were checked against the device's size before
@@ -6,8 +6,8 @@
 //! * A granule whose bit in `written` is clear reads as zeroes. A write sets the bits after its
 //!   copy, a discard clears them before it frees: even if they overlap, no data is ever called a
 //!   hole.
-//! * A call zeroes or frees no more than a piece: a long range is that of [`super::Zeroing`].
-//! * Nothing locks. Overlapping I/O in flight leaves either's bytes, as on a disk.
+//! * One call zeroes or frees at most one piece; [`super::Zeroing`] divides longer ranges.
+//! * No call locks. Overlapping I/O in flight leaves the bytes of either, as on a disk.
 
 #![allow(unsafe_code, reason = "its memory is copied to and from without a lock")]
 
@@ -18,11 +18,11 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Bytes whose state one bit of `written` tells: a page.
+/// The bytes that one bit of `written` describes: a page.
 pub(super) const GRANULE: u64 = 4096;
-/// Words of `written` that one call looks at to free what they stand for: 16 GiB, 0.1 ms.
+/// The most words of `written` that one call scans to free their granules: 16 GiB, 0.1 ms.
 pub(super) const WORK_MAX: u32 = 1 << 16;
-/// A granule that is freed takes as long as so many words.
+/// The work of freeing one granule, in scanned words.
 pub(super) const FREE_WORK: u32 = 64;
 /// Bytes that one call overwrites, which may take new memory for all of them: 1 ms.
 pub(super) const OVERWRITTEN_MAX: usize = INLINE_BYTES_MAX as usize;
@@ -32,7 +32,7 @@ pub(super) const OVERWRITTEN_MAX: usize = INLINE_BYTES_MAX as usize;
 pub(crate) struct Rest {
     from: usize,
     end: usize,
-    /// Its memory is kept.
+    /// True if its memory must stay allocated.
     keeps: bool,
 }
 
@@ -93,7 +93,8 @@ impl RamStore {
         self.len as u64
     }
 
-    /// True for a request that has to be fast and cannot be: memory that is kept is overwritten.
+    /// True for a request that must be fast and cannot be, because it would overwrite memory that
+    /// it keeps.
     #[inline]
     fn is_slow_for(&self, rq: &Request) -> bool {
         let both = BioFlags::FAST_ZERO | BioFlags::NOUNMAP;
@@ -183,8 +184,8 @@ impl RamStore {
         }
     }
 
-    /// Zero a beginning of `rest`, as much as one call should do. Granules that lie in it wholly
-    /// are given back to the system, unless the caller keeps them; the rest is overwritten.
+    /// Zero the first part of `rest`, as much as one call should do. Granules that lie wholly in it
+    /// are freed, unless the caller keeps them; partial ones are overwritten.
     pub(crate) fn zero_some(&self, rest: &mut Rest) {
         let Rest { from, end, keeps } = *rest;
         if keeps {
@@ -206,7 +207,7 @@ impl RamStore {
         }
     }
 
-    /// Zero parts of granules. One that holds no data reads as zeroes, and gets no memory for it.
+    /// Zero parts of granules. A granule without data reads as zeroes already, and gets no memory.
     fn zero_parts(&self, from: usize, end: usize) {
         let granule = GRANULE as usize;
         let mut at = from;
@@ -220,8 +221,8 @@ impl RamStore {
         }
     }
 
-    /// Free a beginning of the granules `first..last`, as many as one call should. The one after
-    /// them.
+    /// Free the first of the granules `first..last`, as many as one call should. Returns the
+    /// granule after them.
     fn free_some(&self, first: usize, last: usize) -> usize {
         let (mut at, mut work, mut run) = (first, 0, first..first);
         while at < last && work < WORK_MAX {

@@ -1,4 +1,4 @@
-//! The RAM device: data, freeing, allocation.
+//! Tests of the RAM device: data, freeing, allocation.
 
 use super::*;
 use crate::testing::{ENGINES, Rig, pattern};
@@ -76,7 +76,7 @@ fn sizes_have_limits() {
     }
     assert!(error(u64::MAX - 511).contains("cannot be mapped"));
     assert!(error(1 << 60).contains("cannot be mapped"));
-    // Sparse: more than the machine has.
+    // A sparse device, larger than the machine's memory.
     let mut rig = ram(1 << 40);
     assert_eq!(rig.write((1 << 40) - 512, &[1; 512], NONE), Status::Ok);
     assert_eq!(rig.read((1 << 40) - 512, 512).unwrap(), [1; 512]);
@@ -109,7 +109,7 @@ fn a_query_may_ask_for_few_extents() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Against a vector of bytes and a set of pages.
+    /// Compares the store with a vector of bytes and a set of pages.
     #[test]
     fn memory_is_what_was_written(
         ops in prop::collection::vec((0u8..4, 0u64..640, 1u64..200, any::<u8>()), 1..60),
@@ -220,7 +220,7 @@ fn a_long_range_is_zeroed_in_pieces() {
     }
 }
 
-/// Zeroing in pieces zeroes all that was asked for, and nothing else.
+/// Zeroing in pieces zeroes the whole range, and nothing else.
 #[test]
 fn pieces_have_no_seams() {
     const LEN: usize = 24 << 20;
@@ -284,10 +284,10 @@ fn ranges_take_turns() {
     assert_eq!(rig.drain()[0].status, Status::Cancelled);
 }
 
-/// A range that is withdrawn is not zeroed to its end, and holds up nothing that comes after it.
+/// A withdrawn range is not zeroed to its end, and delays no later range.
 #[test]
 fn a_long_range_that_is_withdrawn_ends_before_its_time() {
-    // More than the machine has memory for, so that nothing here may go on.
+    // Larger than the machine's memory, so no range may be zeroed to its end.
     const LEN: u64 = 1 << 40;
     let zeroes = |at: u64, bytes: u64, user_data: u64| {
         let mut bio = Bio::without_data(Op::WriteZeroes, Sector::from_bytes(at), bytes);

@@ -1,12 +1,12 @@
-//! Zeroing of ranges whose length no call should take: a context does a piece of one of them each
-//! time it looks at its ring, and everything else of it goes on between.
+//! Zeroes long ranges in pieces: a context does a piece of one range each time it looks at its
+//! ring, and its other work goes on between.
 //!
 //! Invariants:
-//! * While there are ranges a timer of the context's ring is set, so that the work goes on although
-//!   the owner sleeps or is away. Never is more than one: it may find that all ranges were
+//! * While ranges are left, a timer of the context's ring is set, so that the work goes on although
+//!   the owner sleeps or is away. At most one timer is set; it may find that all ranges were
 //!   withdrawn.
-//! * However many ranges there are, a call does one piece. They take turns, so a short one does not
-//!   wait for the end of a long one, which may be another client's.
+//! * One call does one piece, however many ranges there are. The ranges take turns, so a short one
+//!   does not wait for the end of a long one, which may be another client's.
 
 use super::store::{RamStore, Rest};
 use drystone_core::{ChannelId, Env};
@@ -14,7 +14,7 @@ use drystone_queue::{Request, Slots};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Marks the values of the timer's tokens. Others of these drivers name a slot alone.
+/// The bit that marks the timer's token values; the other tokens of these drivers are slot numbers.
 const MARK: u64 = 1 << 40;
 
 /// The ranges that a context zeroes.
@@ -30,7 +30,7 @@ impl Zeroing {
         Zeroing { channel, ranges: VecDeque::new(), has_timer: false }
     }
 
-    /// True if an event with a token of this value is of the timer.
+    /// True if a token value is the timer's.
     #[inline]
     pub(crate) fn has_set(&self, token_value: u64) -> bool {
         token_value & MARK != 0
@@ -43,7 +43,8 @@ impl Zeroing {
         self.set_timer(env);
     }
 
-    /// The timer has fired: do a piece. The slot of the request that is done by it, if one is.
+    /// Do a piece, because the timer has fired. Returns the slot of the request that this
+    /// completes, if any.
     pub(crate) fn go_on(&mut self, env: &mut Env, store: &RamStore) -> Option<u32> {
         self.has_timer = false;
         let (slot, mut rest) = self.ranges.pop_front()?;
@@ -58,8 +59,8 @@ impl Zeroing {
         done
     }
 
-    /// Forget the requests all of whose bios have their `user_data` in `range`: what is left of
-    /// them is not zeroed. Their slots are pushed to `gone`.
+    /// Forget each request whose bios all have their `user_data` in `range`: the rest of it is not
+    /// zeroed. The slots of these requests are pushed to `gone`.
     #[cold]
     pub(crate) fn withdraw(&mut self, range: &Range<u64>, slots: &mut Slots, gone: &mut Vec<u32>) {
         self.ranges.retain(|(slot, _)| {
@@ -71,7 +72,7 @@ impl Zeroing {
         });
     }
 
-    /// As soon as may be.
+    /// Sets the timer to fire at once.
     fn set_timer(&mut self, env: &mut Env) {
         if !std::mem::replace(&mut self.has_timer, true) {
             env.ring.timer(1, Env::token(self.channel, MARK));

@@ -1,4 +1,4 @@
-//! Data that is written is read, and a range that is freed is a hole.
+//! Tests of data: reads return what was written, and a freed range is a hole.
 
 use super::*;
 
@@ -170,7 +170,7 @@ fn it_grows_and_never_shrinks() {
         let error = rig.device.set_attribute("size_bytes", "18446744073709551104").err();
         assert!(error.is_some_and(|e| e.to_string().contains("disk.img")));
         assert_eq!(rig.device.info().size_bytes, 8 * MIB, "a refused value changes nothing");
-        // Grown behind our back: taken over, not cut.
+        // The device takes over a length that another program has extended, and does not cut it.
         let disk = std::fs::OpenOptions::new().write(true).open(dir.join("disk.img")).unwrap();
         disk.set_len(16 * MIB).unwrap();
         rig.device.set_attribute("size_bytes", &(12 * MIB).to_string()).unwrap();

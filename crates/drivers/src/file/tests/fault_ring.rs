@@ -11,11 +11,11 @@ pub(super) enum Fault {
     Result(i32),
     /// Only so many bytes of its first piece of memory are moved.
     Short(usize),
-    /// It is begun when the plan says something else of it; looked at when results are collected.
+    /// It is begun once the plan gives another fate; the ring checks when results are collected.
     Held,
 }
 
-/// Decides for each operation.
+/// Decides the fate of each operation.
 pub(super) type Plan = Box<dyn FnMut(&FileOp) -> Option<Fault> + Send>;
 
 /// The plan in force; can be exchanged while the ring is in use.

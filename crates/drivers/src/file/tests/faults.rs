@@ -67,7 +67,8 @@ fn a_failed_plain_write_does_not_poison_flushes() {
     assert_eq!(rig.flush(), Status::Ok, "what failed was never acknowledged");
 }
 
-/// Nobody asked for the operation to end early: the thread that started it has ended.
+/// The kernel cancels the operation because the thread that started it has ended; no user asked for
+/// that.
 #[test]
 fn what_the_kernel_cancelled_is_done_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -127,7 +128,7 @@ fn a_file_system_that_cannot_punch_is_found_out() {
     assert_eq!(rig.range(Op::WriteZeroes, 4096, 4096, flags), Status::NotSupported);
 }
 
-/// Nothing was done, so it is not told to be.
+/// Nothing was zeroed, so the bio must not succeed.
 #[test]
 fn a_fast_zero_that_is_interrupted_and_cannot_be_begun_again_is_told() {
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +174,7 @@ fn a_read_behind_the_end_of_a_file_cut_short_finds_it_out() {
                 assert_eq!(rig.read(0, 65536).unwrap(), pattern(65536, 3), "nobody has seen it");
                 assert_eq!(rig.device.attribute("cut_short").unwrap(), "0");
                 assert_eq!(rig.read(offset, bytes), Err(Status::Offline), "{end}");
-                // Lost data is not called a hole: it does not read as zeroes.
+                // Lost data is not reported as a hole: it does not read as zeroes.
                 let extents = rig.device.extents(2 * MIB, MIB, 10).unwrap();
                 assert!(extents.iter().all(|e| !e.zero), "{extents:?}");
                 assert_eq!(rig.device.attribute("cut_short").unwrap(), "1");
@@ -187,7 +188,7 @@ fn a_read_behind_the_end_of_a_file_cut_short_finds_it_out() {
     }
 }
 
-/// A write would make the file longer, with a hole for what it held.
+/// A write would make the file longer, with a hole in place of the lost data.
 #[test]
 fn no_write_behind_the_end_of_a_file_cut_short_is_acknowledged() {
     for (offset, bytes) in [(2 * MIB, 4096usize), (MIB - 4096, 8192), (0, 4096)] {
@@ -207,7 +208,7 @@ fn in_pieces(op: Op, offset: u64) -> Box<Bio> {
     Bio::vectored(op, Sector::from_bytes(offset), pieces)
 }
 
-/// Cuts the file of a rig, and writes behind its new end as a context does whose write is in
+/// Cuts the file of a rig, and writes behind its new end, as a context does whose write is in
 /// flight.
 fn cut_and_write(dir: &Path) {
     cut(dir, MIB);
@@ -215,8 +216,7 @@ fn cut_and_write(dir: &Path) {
     disk.write_all_at(&[5; 8192], 2 * MIB).unwrap();
 }
 
-/// Two contexts on a file full of data whose operations of several pieces are said to have ended
-/// well.
+/// Two contexts on a file full of data; the ring claims success for operations of several pieces.
 fn two_contexts(dir: &Path, engine: Engine) -> (Rig, Rig) {
     let (mut first, faults) = faulty(dir, engine);
     assert_eq!(first.write(0, &pattern(4 * MIB as usize, 3), NONE), Status::Ok);
@@ -232,7 +232,7 @@ fn two_contexts(dir: &Path, engine: Engine) -> (Rig, Rig) {
     (first, second)
 }
 
-/// The write made the file longer again, and nobody has looked at its length since.
+/// The write made the file longer again, and no queue has checked its length since.
 #[test]
 fn no_read_beside_a_write_to_a_file_cut_short_is_told_a_hole() {
     for (engine, dir) in ENGINES.into_iter().flat_map(|engine| places().map(|dir| (engine, dir))) {
@@ -244,7 +244,7 @@ fn no_read_beside_a_write_to_a_file_cut_short_is_told_a_hole() {
     }
 }
 
-/// The other context has seen what became of the file while the read was under way.
+/// The other context has seen the cut while the read was in flight.
 #[test]
 fn no_read_ends_well_after_it_was_seen_that_a_file_was_cut_short() {
     for (engine, dir) in ENGINES.into_iter().flat_map(|engine| places().map(|dir| (engine, dir))) {
@@ -336,7 +336,7 @@ fn a_full_file_system_is_said_to_be_full() {
 
 #[test]
 fn a_time_out_ends_when_the_kernel_gives_back() {
-    // The operation is done at once here; what counts is that a late cancel harms nothing.
+    // The operation is done at once here; the test shows that a late cancel harms nothing.
     let dir = tempfile::tempdir().unwrap();
     let options = QueueOptions { io_timeout_ms: Some(1), ..QueueOptions::default() };
     for engine in ENGINES {

@@ -1,4 +1,4 @@
-//! The files that may be opened, and the others that may have them.
+//! Tests of opening: which files may be opened, and which other openings they allow.
 
 use super::*;
 use drystone_core::error::ErrorKind;
@@ -30,7 +30,7 @@ fn a_second_writer_is_refused_with_path_and_process() {
 
 #[test]
 fn who_has_a_device_open_is_found() {
-    // Any device does; no other process has that of a new terminal.
+    // Any device node will do; no other process has that of a new terminal.
     let terminal = std::fs::File::options().read(true).write(true).open("/dev/ptmx").unwrap();
     let (mut number, unlocked): (libc::c_uint, libc::c_int) = (0, 0);
     // SAFETY: the first ioctl reads one int, the second writes one unsigned int.
@@ -85,8 +85,8 @@ fn of_many_that_create_at_once_one_wins_and_the_file_stays() {
     }
 }
 
-/// Two find nothing at the path and open the same new file; the one with the lock is refused for
-/// something, and takes the file away again while the other waits for the lock.
+/// Two openers find no file and open the same new one. The one with the lock is refused, and
+/// removes the file while the other waits for the lock.
 #[test]
 fn a_file_that_another_maker_took_away_again_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,8 +178,8 @@ fn a_path_that_names_another_file_is_noticed() {
     assert_eq!(is_replaced(), "0");
 }
 
-/// A lock of one byte, as QEMU takes and tests them; `F_OFD_GETLK` leaves the holder that is
-/// in the way in the result.
+/// A lock of one byte, as QEMU takes and tests it; `F_OFD_GETLK` leaves the conflicting holder in
+/// the result.
 pub(super) fn byte_lock(
     file: &std::fs::File,
     command: i32,

@@ -44,8 +44,8 @@ impl Drop for Ended<'_> {
     }
 }
 
-/// Another file of 4 MiB full of `byte` takes the place of the first one, which is given back by
-/// its new name.
+/// Puts another file of 4 MiB full of `byte` in the place of the first one. Returns the new path of
+/// the first one.
 fn put_another(dir: &Path, byte: u8) -> std::path::PathBuf {
     let (path, aside) = (dir.join("disk.img"), dir.join("aside.img"));
     std::fs::rename(&path, &aside).unwrap();
@@ -122,7 +122,7 @@ fn another_file_is_taken_only_on_demand_and_the_first_one_is_let_go() {
         File::open(&of(&aside)).expect("it is free");
         let error = File::open(&of(&dir.join("disk.img"))).err().expect("it is in use");
         assert_eq!(error.kind, ErrorKind::Busy);
-        // Nothing is there.
+        // The path leads to no file.
         std::fs::remove_file(dir.join("disk.img")).unwrap();
         assert!(replace(&rig).unwrap_err().message.contains("No such file"));
         assert_eq!(rig.read(0, 4096).unwrap(), [2; 4096]);
@@ -197,7 +197,7 @@ fn a_flush_that_fails_late_is_not_forgotten() {
     assert_eq!((beside.flush(), shown(&rig, "flush_failed")), (Status::Ok, "0".to_owned()));
 }
 
-/// A file that loses what was written to it, once, when `meanwhile` is over.
+/// A file that loses its writes, once, when `meanwhile` is over.
 struct Losing(Arc<Flag>, fn());
 
 impl Backing for Losing {
@@ -256,7 +256,7 @@ fn one_at_a_time_reopens_it() {
     assert_eq!(TRIES.load(SeqCst), 2);
 }
 
-/// Nobody else gets a lock of it in between, neither a writer nor one as QEMU takes it.
+/// No other opener gets a lock in between, neither a writer nor a lock as QEMU takes it.
 #[test]
 fn the_lock_is_held_all_the_while() {
     for read_only in [false, true] {
@@ -294,7 +294,7 @@ fn the_lock_is_held_all_the_while() {
     }
 }
 
-/// Each context has blocks of its own, of which it knows what they hold.
+/// Each context has blocks of its own, and knows their contents.
 #[test]
 fn nothing_is_lost_while_it_is_reopened_again_and_again() {
     for engine in ENGINES {

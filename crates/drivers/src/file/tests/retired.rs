@@ -57,7 +57,7 @@ fn a_retired_file_is_closed_once_all_contexts_have_given_it_up() {
             device.retire();
             assert!(is_open(&path), "the other one has it");
             contexts[1].release(indices[1]);
-            // The first call has each let go of the others.
+            // The first call makes each context release the others.
             for _ in 0..3 {
                 device.retire();
             }
@@ -74,14 +74,14 @@ fn a_data_thread_closes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk.img");
     let file = file(dir.path(), MIB);
-    // In a debug build it would panic there.
+    // In a debug build a close on that thread would panic.
     drystone_core::blocking::as_data_thread(move || drop(file));
     while is_open(&path) {
         std::thread::yield_now();
     }
 }
 
-/// A context does not give up what it has in flight.
+/// A context keeps a device while it has I/O in flight on it.
 #[test]
 fn a_retired_device_stays_until_its_io_has_ended() {
     use crate::null::{Completion, Latency, Null, NullOptions};

@@ -38,7 +38,7 @@ fn ends_at(rig: &mut Rig, clock: &ManualClock, ends: &[(u64, u64)]) {
 
 #[test]
 fn a_head_takes_longer_the_farther_it_goes() {
-    // With one tag the next request comes as the one before it ends, with four together.
+    // With one tag a request comes when the previous one ends; with four they come together.
     for depth in [1, 4] {
         let (mut rig, clock) = disk_rig(depth);
         // A quarter of the 2048 sectors, none (513 is where the first one ended), a 16th back,
@@ -58,7 +58,7 @@ fn a_head_rests_between_requests_and_serves_one_at_a_time() {
     let (mut rig, clock) = disk_rig(64);
     rig.submit([read(0)]);
     ends_at(&mut rig, &clock, &[(100, 0)]);
-    // A later request begins when it comes, from where the head was left.
+    // A later request begins when it comes, from where the previous one left the head.
     clock.advance(900);
     rig.submit([read(1)]);
     ends_at(&mut rig, &clock, &[(1_100, 1)]);

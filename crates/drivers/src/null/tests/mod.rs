@@ -84,7 +84,7 @@ fn bad_blocks_fail_whatever_touches_them() {
     }
 }
 
-/// Also where the device got them in one request.
+/// The same holds for bios that the device got in one request.
 #[test]
 fn bad_blocks_fail_nothing_beside_them() {
     let schedulers = SchedulerKind::ALL.into_iter().flat_map(|s| MODES.map(|mode| (s, mode)));
@@ -240,11 +240,12 @@ fn parameters_can_be_read_and_not_changed() {
     assert_eq!(error, format!("mbps of {} cannot be changed", rig.device.info().name));
 }
 
-/// Bios that the device does at once are counted as the requests that they would be, and those that
-/// adjoin still merge.
+/// Bios that the device completes at once count as the requests that they would be, and adjacent
+/// ones still merge.
 #[test]
 fn what_is_done_at_once_merges_and_is_counted() {
-    // Backwards, forwards, and one that adjoins another but its neighbour in the call does not.
+    // Backward and forward merges, and one bio that adjoins another, but not its neighbour in the
+    // call.
     let sectors = [50, 90, 91, 92, 7, 6, 30, 51];
     for (nomerges, merged) in [(0, 3), (1, 3), (2, 0)] {
         let options = QueueOptions { nomerges: Some(nomerges), ..QueueOptions::default() };
@@ -260,7 +261,7 @@ fn what_is_done_at_once_merges_and_is_counted() {
     }
 }
 
-/// A bio that is wrong ends as it would in a request.
+/// An invalid bio ends as it would in a request.
 #[test]
 fn what_is_done_at_once_is_checked() {
     let mut rig = Rig::new(null(|o| (o.size_bytes, o.blocksize) = (1 << 20, 4096)), Engine::Auto);

@@ -29,7 +29,7 @@ fn polled_bios_end_by_polling_only() {
     assert_eq!(rig.reap().len(), 1, "a device without poll queues");
 }
 
-/// Two contexts have one poll queue: the one that polls ends what is due of both, each in its
+/// Two contexts share a poll queue: the one that polls ends the due requests of both, each in its
 /// context.
 #[test]
 fn who_polls_a_shared_queue_completes_for_all() {
@@ -59,8 +59,8 @@ fn polled(sector: u64) -> Box<Bio> {
     bio
 }
 
-/// Polling still finds the requests in a poll queue that is taken away: their context finds them,
-/// or another that still uses the queue. Later requests go to the queues of then, or end by
+/// Polls still find the requests in a poll queue that was removed: those of their context, or of
+/// another that still uses the queue. Later requests use the remaining queues, or end by
 /// themselves.
 #[test]
 fn what_is_in_a_poll_queue_that_goes_is_found() {
@@ -94,7 +94,7 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
     );
     let mut out = BioList::new();
     assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 11));
-    // None is left: it is found all the same, and the next one ends by itself.
+    // No poll queue is left: a poll still finds this request, and the next one ends by itself.
     submit(&mut second, 12);
     rig.device.set_attribute("poll_queues", "0").unwrap();
     clock.advance(200_000);
@@ -102,7 +102,7 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
     assert_eq!(poll(&mut second), [12]);
     submit(&mut second, 13);
     clock.advance(200_000);
-    // The timer's: a wait polls only while polled I/O is in flight.
+    // The timer ends this one: a wait polls only while polled I/O is in flight.
     second.wait(Some(0));
     assert_eq!((second.reap(&mut out), out.pop().unwrap().user_data), (1, 13));
     rig.device.set_attribute("poll_queues", "5").unwrap();
@@ -112,7 +112,7 @@ fn what_is_in_a_poll_queue_that_goes_is_found() {
     assert_eq!(rig.device.stats().in_flight(), (0, 0));
 }
 
-/// With a latency polled requests are found when they are due, and not before.
+/// With a latency, polls find requests when they are due, and not before.
 #[test]
 fn polled_bios_take_their_time() {
     let latency = Some(Latency::constant(10_000));
