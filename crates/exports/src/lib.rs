@@ -1,8 +1,8 @@
 //! Drystone: exports, the front ends that bring requests in.
 //!
-//! [`server`] is what they share: a data thread's worker, its inbox, the volumes. Each protocol is
-//! a folder: state machines that take bytes and give bytes, and a front end of the worker that
-//! carries requests out on its context's ring. Threads and clocks belong to the caller.
+//! [`server`] has their shared parts: a data thread's worker, its inbox, the volumes. Each protocol
+//! has a folder of its own: state machines that take bytes and give bytes, and a front end of the
+//! worker that carries requests out on its context's ring. Threads and clocks belong to the caller.
 //!
 //! A device becomes an NBD export on a Unix socket; a client writes and reads; the server stops:
 //!

@@ -1,13 +1,13 @@
-//! Entry points for fuzzers: feed the parser arbitrary bytes and check what must hold whatever they
-//! are. A failed check panics.
+//! Entry points for fuzzers: feed the parser arbitrary bytes and check the invariants that hold for
+//! any input. A failed check panics.
 
 use super::proto::{Malformed, Operation, Request, WRITE_HEAD_BYTES, Wishes, negotiate};
 
 /// Parses arbitrary bytes as one request.
 ///
 /// # Panics
-/// When an invariant fails: a request has another length than it says, the beginning of a write is
-/// not enough to parse it, an answer does not fit.
+/// When an invariant fails: a request's length differs from its header's, the first bytes of a
+/// write are not enough to parse it, or an answer does not fit.
 pub fn fuzz_request(data: &[u8]) {
     let parsed = Request::parse(data, data.len());
     match parsed {

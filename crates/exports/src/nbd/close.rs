@@ -1,8 +1,8 @@
-//! Why a connection ends.
+//! The reasons why a connection ends.
 
-/// Why the state machine gave up or was told to stop. After it, the driver sends what is left to
-/// send, ends TLS with a close_notify, and closes the socket. The text is for the log, never for
-/// the peer.
+/// The reason why the state machine ended a connection. Then the driver sends the remaining output,
+/// ends TLS with a close_notify, and closes the socket. The text is for the log, never for the
+/// peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CloseReason {
     /// The client sent `ABORT`.
@@ -49,7 +49,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// True if the client asked for it, as opposed to broke a rule.
+    /// True if the client asked for the end and broke no rule.
     pub const fn is_polite(self) -> bool {
         matches!(self, Self::Aborted | Self::Disconnected)
     }

@@ -1,7 +1,7 @@
 //! Exports: the properties of one, and the directory in which the handshake looks.
 //!
-//! The driver decides what exists. It may give each connection a directory of its own, for example
-//! one that shows more once a TLS peer is known.
+//! The driver decides which exports exist. It may give each connection a directory of its own, for
+//! example one that shows more exports to a known TLS peer.
 
 use super::proto::{MIN_BLOCK_SIZE_MAX_BYTES, STRING_MAX_BYTES, TransmissionFlags};
 
@@ -21,8 +21,8 @@ pub struct BlockSizes {
 }
 
 impl Default for BlockSizes {
-    /// Any byte may be addressed, 4 KiB are preferred, payloads go up to 32 MiB (the size that the
-    /// protocol text tells careful clients to stay within).
+    /// Any byte may be addressed, 4 KiB are preferred, and payloads go up to 32 MiB (the size that
+    /// the protocol text recommends to careful clients).
     fn default() -> Self {
         Self { min: 1, preferred: 4096, max_payload: 32 << 20 }
     }
@@ -72,8 +72,8 @@ pub struct ExportInfo {
     pub description: String,
     /// Size of the export.
     pub size_bytes: u64,
-    /// The abilities of the export. `HAS_FLAGS` and `BLOCK_STATUS_PAYLOAD` are the handshake's to
-    /// add; flags that contradict others or were not negotiated are left out of what is sent.
+    /// The abilities of the export. The handshake adds `HAS_FLAGS` and `BLOCK_STATUS_PAYLOAD`, and
+    /// does not send flags that contradict others or were not negotiated.
     pub flags: TransmissionFlags,
     /// Block size constraints.
     pub block_sizes: BlockSizes,
@@ -183,10 +183,11 @@ pub trait ExportDirectory {
     /// export.
     fn find(&self, name: &str) -> Lookup;
 
-    /// Whether this client may begin to use the export. Asked last, when nothing else refuses it.
+    /// Decides whether this client may begin to use the export. Called last, when nothing else
+    /// refuses the client.
     ///
     /// # Errors
-    /// Why not, for the client.
+    /// The reason of the refusal, for the client.
     fn admit(&self, _export: &ExportInfo) -> Result<(), &'static str> {
         Ok(())
     }

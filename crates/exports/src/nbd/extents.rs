@@ -1,7 +1,7 @@
 //! The extents of a range as block status chunks. Nothing here allocates.
 //!
 //! Extents come from the device in order, without gaps, from the first byte of the request. They
-//! may end early (the rest is not known, which reads as "data") or late (the surplus is cut off).
+//! may end early (the rest is unknown, and counts as data) or late (the surplus is cut off).
 
 use super::proto::{AllocationFlags, ChunkType, Command, CommandFlags, STATUS_DESCRIPTORS_MAX};
 use super::reply::{ReplyStyle, ReplyTag};
@@ -50,8 +50,8 @@ impl StatusQuery {
     }
 }
 
-/// Cuts extents into pieces of whole blocks. A block with several states gets what is true of all
-/// of it.
+/// Cuts extents into pieces of whole blocks. A block with several states gets the properties that
+/// hold for all of it.
 struct Blocks<'a> {
     extents: std::slice::Iter<'a, Extent>,
     /// The rest of the extent last taken from `extents`.
@@ -107,11 +107,11 @@ impl Iterator for Blocks<'_> {
     }
 }
 
-/// Descriptors: pieces of one status joined, none longer than a descriptor can say.
+/// Joins pieces of one status to descriptors, none longer than a descriptor can express.
 struct Descriptors<'a> {
     blocks: std::iter::Peekable<Blocks<'a>>,
     longest: u64,
-    /// The joined extent that is not given yet.
+    /// The joined extent that was not returned yet.
     pending: Option<(u64, AllocationFlags)>,
 }
 
@@ -121,7 +121,7 @@ impl<'a> Descriptors<'a> {
         let extents = extents.iter();
         let blocks = Blocks { extents, current: None, block, remaining: query.length };
         let mut blocks = blocks.peekable();
-        // A reply needs a descriptor, and "allocated, contents unknown" is true of everything.
+        // A reply needs at least one descriptor, and "allocated, contents unknown" is always true.
         let unknown = (query.length, AllocationFlags::empty());
         let pending = blocks.peek().is_none().then_some(unknown);
         Self { blocks, longest: longest & !(block - 1), pending }
@@ -157,9 +157,9 @@ impl ReplyStyle {
         }
     }
 
-    /// Writes the `base:allocation` chunk of a block status reply for the context `id`, with as
-    /// many descriptors as there are, as are wanted and as `out` has room for, at least one. `done`
-    /// marks the last chunk of the reply. Returns the bytes written.
+    /// Writes the `base:allocation` chunk of a block status reply for the context `id`. It has as
+    /// many descriptors as there are, as the client wants and as fit into `out`, at least one.
+    /// `done` marks the last chunk of the reply. Returns the number of bytes written.
     ///
     /// # Panics
     /// When `out` has no room for one descriptor, and for `Simple`: mistakes of the driver.
@@ -194,7 +194,7 @@ impl ReplyStyle {
         self.status_header(out, tag, id, count, done)
     }
 
-    /// Writes what goes before `count` descriptors, and returns the size of all.
+    /// Writes the headers before `count` descriptors, and returns the size of the chunk.
     fn status_header(
         self,
         out: &mut [u8],

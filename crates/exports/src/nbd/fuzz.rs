@@ -1,5 +1,5 @@
-//! Entry points for fuzzers: drive the state machines with arbitrary bytes and check what must hold
-//! whatever a peer sends. A failed check panics.
+//! Entry points for fuzzers: drive the state machines with arbitrary bytes and check the invariants
+//! that hold for any peer. A failed check panics.
 //!
 //! Both feed the same bytes once as a whole and once in pieces, and compare. Bytes of the input
 //! choose the configuration and the pieces, so that a corpus is plain byte strings.
@@ -12,8 +12,8 @@ use super::reply::ReplyStyle;
 use super::request::Request;
 use super::transmission::{Item, Transmission};
 
-/// Output beyond this is not explained by the few exports offered here: 1024 options, each answered
-/// with at most some hundred bytes.
+/// The most output of a handshake: the few exports offered here give at most some hundred bytes for
+/// each of 1024 options.
 const HANDSHAKE_OUTPUT_MAX_BYTES: usize = 1 << 20;
 
 /// Reads the names and the times in any bytes that a peer or a file may give as a certificate.

@@ -10,9 +10,9 @@
 //!                                          bytes to send <-- ReplyStyle's encoders <----/
 //! ```
 //!
-//! The driver owns every buffer and every byte that crosses a socket; the state machines keep only
-//! what is needed to go on after a message that arrived in pieces. A connection belongs to one
-//! thread at a time; nothing here is shared between connections.
+//! The driver owns every buffer and every byte that crosses a socket. The state machines keep only
+//! the state that they need after a message that arrived in pieces. A connection belongs to one
+//! thread at a time; connections share nothing here.
 //!
 //! The normative source is `doc/proto.md` of the NetworkBlockDevice project, with its
 //! extended-headers extension; "the protocol text" in these pages means that document.

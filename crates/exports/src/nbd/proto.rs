@@ -1,8 +1,7 @@
 //! The numbers of the protocol: magic values, codes and flags, all big-endian on the wire.
 //!
 //! Names follow the protocol text without its `NBD_` prefixes. Codes that a client may invent
-//! (options, commands) convert through `from_wire`, which answers `None` for what is not known
-//! here.
+//! (options, commands) convert through `from_wire`, which returns `None` for an unknown code.
 
 use bitflags::bitflags;
 
@@ -116,7 +115,7 @@ bitflags! {
         const FAST_ZERO = 1 << 4;
         /// Extended headers: the length field counts payload bytes that follow the header.
         const PAYLOAD_LEN = 1 << 5;
-        /// Bits without a meaning yet are kept, so that they can be refused.
+        /// Unknown bits are kept, so that they can be refused.
         const _ = !0;
     }
 }
@@ -330,7 +329,7 @@ wire_codes! {
 
 impl ErrorCode {
     /// The protocol's error for a Linux `errno`: `EDQUOT` and `EFBIG` become `ENOSPC`, `EROFS`
-    /// becomes `EPERM`, whatever the protocol has no number for becomes `EIO`.
+    /// becomes `EPERM`, and any `errno` without a number in the protocol becomes `EIO`.
     pub const fn from_errno(errno: i32) -> Self {
         const EROFS: i32 = 30;
         const EFBIG: i32 = 27;

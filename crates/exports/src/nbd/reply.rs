@@ -1,7 +1,7 @@
 //! Replies as bytes, written into the driver's buffers. Nothing here allocates.
 //!
-//! All encoders write at the start of `out` and return how many bytes they wrote; an `out` that is
-//! too small is a mistake of the driver, and they panic. The sizes can be asked for beforehand, so
+//! All encoders write at the start of `out` and return the number of bytes written. They panic if
+//! `out` is too small, which is a mistake of the driver. Functions return the sizes beforehand, so
 //! that a read's header and its data can share one buffer.
 
 use super::proto::{
@@ -97,7 +97,7 @@ impl ReplyStyle {
         }
     }
 
-    /// Writes what goes before the data of a whole successful read of `length` bytes.
+    /// Writes the header before the data of a whole successful read of `length` bytes.
     #[inline]
     pub fn read_header(self, out: &mut [u8], tag: ReplyTag, length: u32) -> usize {
         match self {
@@ -106,8 +106,8 @@ impl ReplyStyle {
         }
     }
 
-    /// Writes what goes before the data of one chunk of a read: `length` bytes from `offset` of the
-    /// export. `done` marks the last chunk of the reply.
+    /// Writes the header before the data of one chunk of a read: `length` bytes from `offset` of
+    /// the export. `done` marks the last chunk of the reply.
     #[inline]
     pub fn data_chunk(
         self,
@@ -138,7 +138,7 @@ impl ReplyStyle {
         header + write(&mut out[header..], &hole)
     }
 
-    /// Writes the chunk that ends a reply and says nothing else.
+    /// Writes an empty chunk that ends a reply.
     #[inline]
     pub fn done_chunk(self, out: &mut [u8], tag: ReplyTag) -> usize {
         self.chunk_header(out, tag, ChunkType::None, true, 0)

@@ -44,9 +44,9 @@ impl ContextSet {
 
 /// A request that may be carried out.
 ///
-/// Guaranteed for all commands but `Flush` (whose offset and length are 0): the length is not 0,
+/// Guarantees for all commands except `Flush` (whose offset and length are 0): the length is not 0;
 /// the range lies within the export (it need not be whole blocks); a read or write fits the maximum
-/// payload; the command is one that the export serves, and so is each flag.
+/// payload; the export serves the command and each flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The command; never `Disc`, which ends the connection.

@@ -190,8 +190,8 @@ impl TlsSession {
         filled
     }
 
-    /// Encrypts plain text and returns how much of it was taken: less than all when
-    /// [`SEND_BUFFER_BYTES`] of ciphertext wait to be taken, nothing during the handshake.
+    /// Encrypts plain text and returns how many bytes it took: fewer than all when
+    /// [`SEND_BUFFER_BYTES`] of ciphertext wait to be taken, none during the handshake.
     pub fn write_plaintext(&mut self, plaintext: &[u8]) -> usize {
         if self.is_handshaking() {
             return 0;
@@ -218,7 +218,8 @@ impl TlsSession {
         self.connection.is_handshaking()
     }
 
-    /// True if the peer said that it sends no more. A connection that ends without it was cut.
+    /// True if the peer announced its end (close_notify). A connection that ends without it was
+    /// cut.
     pub fn peer_closed(&self) -> bool {
         self.peer_closed
     }

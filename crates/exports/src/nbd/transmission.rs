@@ -43,14 +43,14 @@ pub enum Item {
 pub struct Parsed {
     /// Bytes taken from the input.
     pub consumed: usize,
-    /// The item that they were.
+    /// The item that these bytes were.
     pub item: Item,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
     Header,
-    /// So many bytes of a refused request's payload are still to come.
+    /// Skips the rest of a refused request's payload, so many bytes.
     Skip(u64),
     Closed(CloseReason),
 }
@@ -92,7 +92,7 @@ impl Transmission {
             phase: Phase::Header,
             style: negotiated.style,
             size_bytes: negotiated.export.size_bytes,
-            // A chunk's 32-bit length covers the data and its offset.
+            // The 32-bit length of a chunk covers the data and its 8-byte offset.
             max_payload_bytes: u64::from(sizes.max_payload.min(u32::MAX - 8)),
             max_skip_bytes: u64::from(sizes.max_payload.max(PAYLOAD_TOLERATED_BYTES)),
             read_only: negotiated.flags.contains(TransmissionFlags::READ_ONLY),
@@ -157,7 +157,7 @@ impl Transmission {
         Parsed { consumed, item: Item::NeedMore }
     }
 
-    /// Moves input into `partial`; the item once a whole message is there.
+    /// Moves input into `partial`. Returns the item once the message is complete.
     fn collect(&mut self, input: &[u8]) -> (usize, Option<Item>) {
         let header_bytes = self.header_bytes();
         let mut taken = self.fill(input, header_bytes);
@@ -220,7 +220,7 @@ impl Transmission {
         if carries { header.length } else { 0 }
     }
 
-    /// Turns a header, with the inline payload if it has one, into what the driver must do.
+    /// Turns a header, with its inline payload if any, into the driver's next item.
     #[inline]
     fn decide(&mut self, header: &Header, inline: &[u8]) -> Item {
         let magic =

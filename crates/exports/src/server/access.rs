@@ -1,4 +1,4 @@
-//! Access to an export: the clients that may use it, and for what.
+//! Access to an export: the clients that may use it, and whether they may write.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -75,7 +75,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// The clients that may use an export. A list that was never added to lets nobody in.
+/// The clients that may use an export. An empty list admits nobody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
     by_name: BTreeMap<String, Access>,
@@ -100,7 +100,8 @@ impl AllowList {
     }
 
     /// The access of a client, or `None` if it may not use the export. A name of its certificate
-    /// counts before its user id, that before its address, and of addresses the smallest network.
+    /// takes precedence over its user id, and that over its address. Of several networks the
+    /// smallest counts.
     pub fn access<'a>(
         &self,
         mut names: impl Iterator<Item = &'a str>,

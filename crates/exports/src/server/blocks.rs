@@ -8,8 +8,8 @@
 //!   inside               |wwwwwwwww|             written as it is
 //! ```
 //!
-//! Others may write the rest of an edge block. So a write of parts of blocks has all blocks that it
-//! touches locked alone meanwhile ([`drystone_core::range_lock`]).
+//! Another client may write the rest of an edge block. So a write of parts of blocks locks all
+//! blocks that it touches exclusively meanwhile ([`drystone_core::range_lock`]).
 
 use std::ops::Range;
 
@@ -71,8 +71,8 @@ impl Blocks {
         (self.range.start & (self.block - 1)) as usize
     }
 
-    /// Where the blocks begin that the range covers in part: the first and the last, or just the
-    /// first if there is one block.
+    /// The begin of each block that the range covers in part: the first and the last, or just the
+    /// first if there is only one block.
     pub(crate) fn edges(&self) -> [Option<u64>; 2] {
         let (all, is_one) = (self.all(), self.all_bytes() as u64 == self.block);
         let (starts, ends) = (self.range.start == all.start, self.range.end == all.end);
@@ -95,8 +95,8 @@ impl Blocks {
         start as usize..end as usize
     }
 
-    /// Fill what the range leaves of the block that begins at `block` in `all`, the bytes of all
-    /// blocks, with what `read` has, the bytes of that block.
+    /// Completes a block: copies the bytes outside the range from `read`, the contents of the block
+    /// that begins at `block`, to `all`, the bytes of all blocks.
     pub(crate) fn complete(&self, all: &mut [u8], block: u64, read: &[u8]) {
         let covered = self.covered(block);
         let at = (block - self.all().start) as usize;
@@ -110,7 +110,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// All ranges of some blocks against a list of bytes.
+    /// Compares all ranges of some blocks with a list of bytes.
     #[test]
     fn blocks_are_those_of_the_bytes() {
         const BLOCK: u64 = 4;

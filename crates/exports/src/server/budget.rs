@@ -1,25 +1,25 @@
-//! The memory that requests of clients may have, all together.
+//! The memory budget for the requests of all clients.
 //!
-//! Each client has [`MINIMUM`] bytes of its own and takes more from the one [`Budget`] of the
-//! process, by chunks. A client waits in line for bytes that are not there, or too many for one;
-//! the [`Ledger`] orders those that wait.
+//! Each client has [`MINIMUM`] bytes of its own and takes more, in chunks, from the process's one
+//! [`Budget`]. A client waits in line for bytes that are not free, or that would be too many for
+//! one client. The [`Ledger`] orders those that wait.
 //!
-//! The guarantee: a request that takes at most [`MINIMUM`] waits for no other, as long as its
-//! client has nothing else; and one of at most 1 MiB of a client that has nothing else waits for
-//! the reserve alone, an eighth of the budget, of which each client has one such request. Nothing
-//! that others hold beside it keeps that client waiting.
+//! The budget guarantees two things. A request of at most [`MINIMUM`] does not wait for other
+//! clients, as long as its client has nothing else. A request of at most 1 MiB, of a client that
+//! has nothing else, waits only for the reserve: an eighth of the budget, of which each client gets
+//! at most one such request. So memory that others hold outside the reserve never delays it.
 //!
 //! Invariants:
-//! * The ledger has the bytes of all shares, also those granted to clients that wait.
-//! * Everything but the hints is under the lock.
+//! * The ledger counts the bytes of all shares, also those granted to clients that wait.
+//! * The lock protects everything except the hints.
 //!
-//! Progress: a share's bytes are for buffers. Those that are idle are freed by the
-//! next sweep, or as soon as one is given back; and while a client that has nothing waits, one
-//! whose share it needs begins nothing new with that ([`Share::is_revoked`]). Those of a device
-//! come back, by its time-out at the latest, and those that wait for a limit when it lets them
-//! pass. Those of replies and of data on its way are the client's affair: one that takes or sends
-//! too little is cut off while a client that has nothing waits. And nobody waits for more than the
-//! whole.
+//! Progress: the bytes of a share are in buffers, and each kind of buffer comes back. The next
+//! sweep frees idle buffers; while a client without memory waits, a buffer is freed as soon as it
+//! is given back, and a client whose share is needed begins nothing new with it
+//! ([`Share::is_revoked`]). Buffers at a device come back at its time-out at the latest; those that
+//! wait for a limit, when the limit lets them pass. Buffers of replies and of arriving data depend
+//! on the client: one that takes or sends too little is disconnected while a client without memory
+//! waits. And no client waits for more than the whole budget.
 
 use super::ledger::{ClientId, Key, Ledger};
 use drystone_core::context::Handle;
@@ -27,25 +27,25 @@ use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Bytes of buffers that each client may always have: 24 requests of 4 KiB, or one of 256 KiB.
+/// The bytes of buffers that each client may always have: 24 requests of 4 KiB, or one of 256 KiB.
 pub(crate) const MINIMUM: u64 = 288 << 10;
-/// More comes in multiples of this, so that the budget is rarely asked.
+/// The unit of further memory: large, so that clients rarely call the budget.
 const CHUNK: u64 = 1 << 20;
-/// The part of a budget that is a reserve, for first requests: one of 1 MiB for each 16 MiB, as
-/// small a budget as a stack file may have.
+/// The divisor that gives the reserve for first requests: one request of 1 MiB for each 16 MiB, the
+/// smallest budget that a stack file may have.
 const RESERVE: u64 = 8;
-/// The longest first request that the reserve is for: a buffer of 1 MiB, in whole chunks.
+/// The longest first request that may use the reserve: a buffer of 1 MiB, in whole chunks.
 const SHORT: u64 = 2 * CHUNK;
 
-/// Memory for requests of clients of a process. Any thread may use it.
+/// The memory budget of a process. Any thread may use it.
 pub struct Budget {
     total: u64,
-    /// Less than half is free, or a client waits: pools keep no idle buffers. A hint that is read
-    /// without the lock.
+    /// A hint, read without the lock: less than half is free, or a client waits. Then pools keep no
+    /// idle buffers.
     scarce: AtomicBool,
-    /// A client that has nothing waits. A hint, too.
+    /// A hint, too: a client that holds nothing waits.
     starving: AtomicBool,
-    /// Most bytes that count of one request.
+    /// The most bytes that one request counts for.
     longest: u64,
     ledger: Lock<Ledger<Arc<Waiter>>>,
 }
@@ -53,7 +53,7 @@ pub struct Budget {
 /// A client that waits.
 struct Waiter {
     bytes: u64,
-    /// The bytes were taken from the budget for it.
+    /// Set once its bytes were taken from the budget.
     granted: AtomicBool,
     /// The thread to wake then.
     thread: Arc<Handle>,
@@ -71,7 +71,7 @@ impl Budget {
         Arc::new(Budget { total, scarce, starving, longest, ledger })
     }
 
-    /// A budget that never ends.
+    /// An unlimited budget.
     pub fn unlimited() -> Arc<Self> {
         Self::new(u64::MAX)
     }
@@ -95,7 +95,7 @@ impl Budget {
         self.scarce.load(Relaxed)
     }
 
-    /// Change something, then serve those that wait as far as there is memory for them.
+    /// Change the ledger by `act`, then serve the waiting clients as far as memory suffices.
     fn change<T>(&self, user: &LockCounters, act: impl FnOnce(&mut Ledger<Arc<Waiter>>) -> T) -> T {
         let mut ledger = self.ledger.lock(user);
         let told = act(&mut ledger);
@@ -123,19 +123,19 @@ pub(crate) struct Share {
     budget: Arc<Budget>,
     user: Arc<LockCounters>,
     thread: Arc<Handle>,
-    /// Among the clients of the budget, once it has joined them.
+    /// Its number in the ledger, once it has joined.
     client: Option<ClientId>,
     bytes: u64,
     waiter: Option<Arc<Waiter>>,
 }
 
 impl Share {
-    /// Nothing yet. `thread` is woken when what was waited for is there.
+    /// An empty share. `thread` is woken when memory that it waits for is granted.
     pub(crate) fn new(budget: Arc<Budget>, user: Arc<LockCounters>, thread: Arc<Handle>) -> Self {
         Share { budget, user, thread, client: None, bytes: 0, waiter: None }
     }
 
-    /// The client is one of this consumer from now on; once, before it has or wants anything.
+    /// Makes the client one of this consumer. Called once, before it has or wants memory.
     pub(super) fn join(&mut self, consumer: Key) {
         debug_assert!(self.client.is_none(), "a client joins once");
         self.client = Some(self.budget.ledger.lock(&self.user).enter(consumer));
@@ -152,24 +152,24 @@ impl Share {
         MINIMUM + self.bytes
     }
 
-    /// It has none beyond its minimum.
+    /// True if it has nothing beyond its minimum.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// It was granted memory that it has not taken yet.
+    /// True if it was granted memory that it has not taken yet.
     pub(super) fn is_granted(&self) -> bool {
         self.waiter.as_ref().is_some_and(|waiter| waiter.granted.load(Acquire))
     }
 
-    /// Idle memory is wanted elsewhere.
+    /// True if others want its idle memory.
     #[inline]
     pub(super) fn is_wanted(&self) -> bool {
         !self.is_empty() && self.budget.is_scarce()
     }
 
-    /// True if a client that has no memory waits, and would go on with what this client has.
+    /// True if a client without memory waits, and this client's memory would let it go on.
     pub(super) fn is_wanted_by_others(&self) -> bool {
         let is_wanted = |client| self.budget.ledger.lock(&self.user).is_wanted_from(client);
         self.budget.is_scarce() && self.client.is_some_and(is_wanted)
@@ -188,7 +188,7 @@ impl Share {
         self.client.is_some_and(is_revoked)
     }
 
-    /// Take so many bytes more, if they are there and not too much for one.
+    /// Take so many more bytes, if they are free and not too many for one client. True if taken.
     pub(super) fn take(&mut self, bytes: u64) -> bool {
         let wanted = self.budget.chunks(bytes);
         let client = self.client();
@@ -207,13 +207,13 @@ impl Share {
         self.waiter = Some(waiter);
     }
 
-    /// It has asked for memory by [`Share::wait_for`], and not taken it yet.
+    /// True if it has asked for memory by [`Share::wait_for`] and not taken it yet.
     #[inline]
     pub(super) fn has_asked(&self) -> bool {
         self.waiter.is_some()
     }
 
-    /// Wait no more; what was granted meanwhile goes to others.
+    /// Leave the line; memory granted meanwhile goes to others.
     pub(super) fn wait_no_more(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
         let client = self.client();
@@ -223,20 +223,20 @@ impl Share {
         });
     }
 
-    /// It waits, and what it waits for is not there yet.
+    /// True while it waits and its memory was not granted yet.
     #[inline]
     pub(super) fn waits(&self) -> bool {
         self.waiter.as_ref().is_some_and(|waiter| !waiter.granted.load(Acquire))
     }
 
-    /// True if it has waited, and got what it waited for: once.
+    /// True once, if memory that it waited for was granted.
     pub(super) fn take_granted(&mut self) -> bool {
         let granted = self.waiter.take_if(|waiter| waiter.granted.load(Acquire));
         self.bytes += granted.as_ref().map_or(0, |waiter| waiter.bytes);
         granted.is_some()
     }
 
-    /// Give back what is not needed for `held` bytes; one chunk may stay for what comes next.
+    /// Give back the bytes beyond `held`; one chunk may stay for the next request.
     #[inline]
     pub(super) fn settle(&mut self, held: u64) {
         let spare = if self.is_wanted() { 0 } else { CHUNK };
@@ -246,7 +246,7 @@ impl Share {
         }
     }
 
-    /// Give back all that is not needed for `held` bytes.
+    /// Give back all bytes beyond `held`.
     pub(super) fn settle_all(&mut self, held: u64) {
         self.give_back(held.saturating_sub(MINIMUM));
     }

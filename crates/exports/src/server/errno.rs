@@ -1,5 +1,5 @@
-//! The error numbers that servers look at or answer with, as Linux has them on every architecture
-//! that we build for (asm-generic/errno.h).
+//! The error numbers that servers check or return, as Linux has them on every architecture that we
+//! build for (asm-generic/errno.h).
 
 pub(crate) const EPERM: i32 = 1;
 pub(crate) const ENOENT: i32 = 2;

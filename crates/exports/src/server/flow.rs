@@ -1,6 +1,5 @@
-//! Flow control: the bounds of one client's requests in flight. The server reads nothing from a
-//! client at a bound, so a client's share of its memory is known, and its own requests alone slow
-//! it down.
+//! Flow control: the bounds of one client's requests in flight. At a bound the server reads nothing
+//! more from the client. So the client's memory is bounded, and only its own requests slow it down.
 //!
 //! Invariant: a request and its bytes count from when it was read until it was answered.
 
@@ -34,7 +33,7 @@ impl Flow {
         self.bytes -= bytes;
     }
 
-    /// True if a request of so many bytes fits: one always does where no bytes are in flight.
+    /// True if a request of so many bytes fits. One always fits while no bytes are in flight.
     #[inline]
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let fits = self.bytes == 0 || self.bytes + bytes <= self.bytes_max;

@@ -3,7 +3,8 @@
 //! Invariants:
 //! * A front end sees only [`Work`]: its context and the batch of this round, not the worker or
 //!   other front ends.
-//! * The worker submits bios of one round as one batch for each device, then withdraws.
+//! * The worker submits the bios of one round as one batch for each device, and then withdraws
+//!   bios.
 
 use super::budget::{Budget, Share};
 use super::pool::Pool;
@@ -26,13 +27,13 @@ pub(crate) trait FrontEnd {
     /// True when nothing is left to serve and the context has none of its operations.
     fn is_empty(&self) -> bool;
 
-    /// The time of its next round if nothing happens before.
+    /// The time of its next round if no event comes before.
     fn deadline(&self) -> Option<Ns> {
         None
     }
 
-    /// Before a wait: how long to busy-poll for requests that no ring announces, if that is worth
-    /// it.
+    /// Called before a wait: returns how long to busy-poll for requests that no ring announces, or
+    /// `None`.
     fn begin_busy_poll(&mut self) -> Option<Ns> {
         None
     }
@@ -66,10 +67,10 @@ pub(crate) trait FrontEnd {
     /// True when [`FrontEnd::advance`] has something to do.
     fn has_work(&self) -> bool;
 
-    /// Goes on with everything that had an event.
+    /// Continues the work of everything that had an event.
     fn advance(&mut self, work: &mut Work);
 
-    /// Takes nothing new, and ends when what is there has ended.
+    /// Takes no new work, and ends when the present work has ended.
     fn begin_stop(&mut self, work: &mut Work);
 
     /// After [`FrontEnd::begin_stop`]: ends as soon as the context has none of its operations,
@@ -81,7 +82,8 @@ pub(crate) trait FrontEnd {
 pub(crate) struct Work {
     /// The thread's context.
     pub(crate) cx: Context,
-    /// Counts the locks taken outside the context, whose visitors may take some at the same time.
+    /// Counters of locks taken outside the context; the context has its own, because visitors may
+    /// take locks at the same time.
     pub(crate) locks: Arc<LockCounters>,
     /// The reserve from which pools take buffers.
     pub(crate) reserve: Arc<Reserve>,

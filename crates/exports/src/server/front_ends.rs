@@ -5,8 +5,8 @@
 //! the worker knows no other.
 //!
 //! Invariants:
-//! * A front end marks what it starts with its [`Tag`]: the values of its operations on the ring,
-//!   and the `user_data` of its bios. The table returns what has ended by that tag.
+//! * A front end puts its [`Tag`] into the values of its operations on the ring and into the
+//!   `user_data` of its bios. The table finds the front end of an ended operation by that tag.
 //! * Calls are resolved at compile time: no I/O goes through a pointer.
 
 use super::front_end::{FrontEnd, Work};

@@ -8,12 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// The inbox of a worker. Any thread may put something in.
 ///
-/// Invariant: nothing waits in an inbox that is closed, so no client waits for a worker that has
-/// ended.
+/// Invariant: a closed inbox is empty, so no client waits for a worker that has ended.
 pub struct Inbox {
-    /// None once the worker has ended.
+    /// `None` once the worker has ended.
     waiting: Lock<Option<Vec<Arrival>>>,
-    /// There may be something to take; so the worker does not take the lock for nothing.
+    /// True if there may be arrivals; it saves the worker a useless lock.
     news: AtomicBool,
     stop: AtomicBool,
     abort: AtomicBool,
@@ -41,13 +40,13 @@ impl Inbox {
         self.connections.count()
     }
 
-    /// Count one more, until it is dropped.
+    /// Count one more connection, until the result is dropped.
     pub fn enter(&self) -> Client {
         self.connections.enter()
     }
 
-    /// Hands an arrival to its front end. A worker that has ended takes nothing: then the arrival's
-    /// descriptors are closed. Any thread may call.
+    /// Hands an arrival to its front end. If the worker has ended, the arrival's descriptors are
+    /// closed. Any thread may call.
     pub fn put(&self, arrival: impl Into<Arrival>, user: &LockCounters) {
         let arrival = arrival.into();
         let mut waiting = self.waiting.lock(user);
@@ -90,7 +89,7 @@ impl Inbox {
     /// Closes the inbox: drops its arrivals, and all that come later.
     pub(super) fn close(&self, user: &LockCounters) {
         let waiting = self.waiting.lock(user).take();
-        // Arrivals may refer to this inbox, so they go without the lock.
+        // Arrivals may refer to this inbox, so they are dropped after the lock is released.
         drop(waiting);
     }
 }

@@ -1,49 +1,52 @@
-//! The books of the budget: each client's part, and the order of those that wait, by dynamic
-//! thresholds, as switches share the memory of their ports (A. K. Choudhury and E. L. Hahne,
-//! "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on
-//! Networking 6(2), 1998).
+//! The books of the budget: the part of each client, and the order of those that wait. The method
+//! is dynamic thresholds, by which switches share the memory of their ports (A. K. Choudhury and E.
+//! L. Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM
+//! Transactions on Networking 6(2), 1998).
 //!
-//! A consumer is all clients of one device and throttle group. It may hold [`ALPHA`] times what is
-//! free, and a client [`ALPHA`] times what its consumer may still take. So a consumer that fills
-//! memory with requests that wait leaves a part of it, which is what others begin with; with what
-//! they take, the thresholds of all sink.
+//! A consumer is the set of all clients of one device and throttle group. It may hold [`ALPHA`]
+//! times the free memory, and a client [`ALPHA`] times the memory that its consumer may still take.
+//! So a consumer that fills memory with waiting requests leaves a part of it free, with which
+//! others begin. As they take memory, all thresholds sink.
 //!
-//! Beside that stands a reserve, for short requests of clients that hold nothing: long requests of
-//! others, and the data that they leave unsent, keep no client from its first request.
+//! Besides, a reserve serves short requests of clients that hold nothing: neither long requests of
+//! others nor their unsent data delay a client's first request.
 //!
 //! Invariants:
-//! * `free`, `set_aside` and what all clients hold is the whole; what is left of the reserve, and
-//!   what clients have of it, is the reserve.
-//! * A client waits for one request at most; of a consumer's line the first is served whose client
-//!   is below its threshold or holds nothing, and while there is such a one no other client of the
-//!   consumer takes any.
+//! * The sum of `free`, `set_aside` and the bytes that all clients hold is the whole. The sum of
+//!   what is left of the reserve and what clients have of it is the reserve.
+//! * A client waits for one request at most. In a consumer's line, the first client is served that
+//!   is below its threshold or holds nothing. While there is one, no other client of the consumer
+//!   takes memory.
 //! * Consumers do not wait for one another, with one exception: the `head`, see below.
-//! * A client has no more of the reserve than one short request, which it gives back before
-//!   anything else. A consumer has no more than [`ALPHA`] times what is left of it, or one request.
-//! * A client that holds nothing never waits for a short request while the reserve has it, unless
-//!   its consumer has its part.
+//! * A client has at most one short request of the reserve, which it gives back before anything
+//!   else. A consumer has at most [`ALPHA`] times the rest of the reserve, or one request.
+//! * A client that holds nothing waits for a short request only if the reserve is too small, or if
+//!   its consumer has its part of it.
 //!
-//! Progress: a client that waits takes nothing else, and one that is busy is told
-//! when its memory is wanted ([`Ledger::is_revoked_from`]), so some time it holds nothing, and is
-//! passed over no more. Then no client of its consumer takes any before it, so either it is below
-//! the consumer's threshold or the consumer holds nothing some time. The first of the consumers
-//! that wait and hold nothing is the head, which gets its request however long it is. A request of
-//! no more than a fair part, the whole by the number of consumers, is waited for beside the others:
-//! what any consumer gives back that holds more than that part is set aside for the head. When none
-//! of them holds more there is enough. For a longer one no other client is served until it is.
+//! Progress: a waiting client takes nothing else, and a busy one is told when its memory is wanted
+//! ([`Ledger::is_revoked_from`]). So a waiting client holds nothing after some time, and from then
+//! on nobody overtakes it in its consumer. No other client of its consumer takes memory before it.
+//! So either it comes below the consumer's threshold, or the consumer holds nothing after some
+//! time.
+//!
+//! The first of the waiting consumers that hold nothing is the head, which gets its request,
+//! however long. A fair part is the whole divided by the number of consumers. If the head's request
+//! is at most a fair part, others are served meanwhile: the memory that a consumer with more than a
+//! fair part gives back is set aside for the head. When no consumer holds more than that, there is
+//! enough. If the request is longer, no other client is served before the head.
 
 use drystone_core::Slab;
 use std::collections::VecDeque;
 
-/// The part that one may hold, in multiples of what is free. One consumer alone leaves a third, two
-/// leave a fifth. Powers of two are usual; 1 leaves half of the memory unused, 8 a ninth, less than
-/// one long request.
+/// The part that one consumer may hold, as a multiple of the free memory. One consumer alone leaves
+/// a third, two leave a fifth. Powers of two are usual; 1 leaves half of the memory unused, 8 a
+/// ninth, which is less than one long request.
 const ALPHA: u64 = 2;
 
-/// A device and a throttle group on it, whose requests wait for one another anyway.
+/// A device and a throttle group on it; its requests wait for one another anyway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// A number of the device, different for any two that have clients.
+    /// A number of the device, unique among devices that have clients.
     pub(crate) device: usize,
     /// The number of the throttle group.
     pub(crate) group: u32,
@@ -56,7 +59,7 @@ pub(super) struct ClientId(u32);
 struct Client {
     consumer: u32,
     held: u64,
-    /// Bytes that it has of the reserve, beside that.
+    /// Bytes that it has of the reserve, in addition.
     reserved: u64,
 }
 
@@ -87,7 +90,7 @@ impl<W> Consumer<W> {
     }
 }
 
-/// The books. `W` is the waiter that is told when its request is served.
+/// The books. `W` identifies a waiter: `serve` returns it when its request is served.
 pub(super) struct Ledger<W> {
     total: u64,
     free: u64,
@@ -108,7 +111,8 @@ pub(super) struct Ledger<W> {
 }
 
 impl<W> Ledger<W> {
-    /// All of it is free: `total`, and `reserve` beside that for requests of at most `short`.
+    /// Empty books: `total` bytes are free, and in addition a `reserve` for requests of at most
+    /// `short` bytes.
     pub(super) fn new(total: u64, reserve: u64, short: u64) -> Self {
         Ledger {
             total,
@@ -134,12 +138,12 @@ impl<W> Ledger<W> {
         self.hungry.iter().map(|number| self.consumers[*number].line.len()).sum()
     }
 
-    /// Somebody waits.
+    /// True if a client waits.
     pub(super) fn has_waiting(&self) -> bool {
         !self.hungry.is_empty()
     }
 
-    /// A client of this consumer, which holds nothing.
+    /// Adds a client to this consumer; it holds nothing.
     pub(super) fn enter(&mut self, key: Key) -> ClientId {
         let known = self.consumers.iter().find(|(_, consumer)| consumer.key == key);
         let known = known.map(|(number, _)| number);
@@ -151,7 +155,7 @@ impl<W> Ledger<W> {
         ClientId(self.clients.insert(Client { consumer, held: 0, reserved: 0 }))
     }
 
-    /// The client goes; it holds nothing and does not wait.
+    /// Removes a client, which must hold nothing and not wait.
     pub(super) fn leave(&mut self, ClientId(client): ClientId) {
         let gone = self.clients.remove(client).expect("the client has entered");
         assert!(gone.has_nothing(), "a client that goes has given all back");
@@ -216,12 +220,12 @@ impl<W> Ledger<W> {
         (self.set_aside, self.free) = (self.set_aside + kept, self.free + bytes - kept);
     }
 
-    /// Serve those that wait, as far as there is memory for them. They are told to `served`.
+    /// Serve the waiting clients, as far as memory suffices. Calls `served` for each.
     pub(super) fn serve(&mut self, mut served: impl FnMut(W)) {
         loop {
             self.serve_by_thresholds(&mut served);
-            // A client that has a part of the reserve may not be among the active any more, so the
-            // parts of others grow.
+            // The consumer that this serves from the reserve may become inactive. Then the fair
+            // parts of the others grow, so the loop tries again.
             let Some(waiter) = self.serve_short() else { return };
             served(waiter);
         }
@@ -231,7 +235,7 @@ impl<W> Ledger<W> {
         while let Some(waiter) = self.serve_head() {
             served(waiter);
         }
-        // One of each consumer in turn.
+        // The consumers take turns, one client each.
         let (mut idle, frozen) = (0, self.is_frozen());
         while idle < self.hungry.len() && !frozen {
             let number = self.hungry[0];
@@ -248,14 +252,14 @@ impl<W> Ledger<W> {
         }
     }
 
-    /// A consumer waits that holds nothing, or a client that holds nothing while others of its
-    /// consumer do: `client`'s memory is wanted by one that has none.
+    /// True if a waiter that holds nothing wants the memory of `client`: another consumer, or
+    /// another client of the same consumer.
     pub(super) fn is_wanted_from(&self, client: ClientId) -> bool {
         self.head().is_some() || self.is_wanted_by_alike(client)
     }
 
-    /// The same, and a client that has nothing gets on only when `client` gives back all that it
-    /// holds: it must begin nothing new with that, but wait for its turn.
+    /// The same, and the waiting client goes on only when `client` gives back all that it holds:
+    /// then `client` must begin nothing new with its memory, but wait for its turn.
     pub(super) fn is_revoked_from(&self, client: ClientId) -> bool {
         let consumer = &self.consumers[self.clients[client.0].consumer];
         let is_large = consumer.held > self.fair_part();
@@ -271,8 +275,8 @@ impl<W> Ledger<W> {
         self.head().is_some() || self.hungry.iter().any(has_nothing)
     }
 
-    /// Another of the same consumer waits and has nothing, or waits for the reserve, of which
-    /// `client` has a part.
+    /// True if another client of the same consumer waits and holds nothing, or waits for the
+    /// reserve, of which `client` has a part.
     fn is_wanted_by_alike(&self, ClientId(client): ClientId) -> bool {
         let Client { consumer, reserved, .. } = self.clients[client];
         let of_own = self.consumers[consumer].line.iter();
@@ -282,7 +286,7 @@ impl<W> Ledger<W> {
 
     // --- the head
 
-    /// The first of the consumers that wait and hold nothing.
+    /// The head: the first of the waiting consumers that hold nothing.
     fn head(&self) -> Option<u32> {
         self.hungry.iter().copied().find(|number| self.consumers[*number].held == 0)
     }
@@ -291,12 +295,12 @@ impl<W> Ledger<W> {
         Some(self.consumers[self.head()?].line.front()?.bytes)
     }
 
-    /// Bytes that each would have if all consumers had the same.
+    /// A fair part: the bytes of each consumer if all had the same.
     fn fair_part(&self) -> u64 {
         self.total / self.active.max(1)
     }
 
-    /// The head waits for more than a fair part, so no other client is served.
+    /// True if the head waits for more than a fair part, so that no other client is served.
     fn is_frozen(&self) -> bool {
         self.head_bytes().is_some_and(|bytes| bytes > self.fair_part())
     }
@@ -315,12 +319,13 @@ impl<W> Ledger<W> {
 
     // --- the reserve
 
-    /// A short request of a client that holds nothing.
+    /// True for a short request of a client that holds nothing.
     fn is_short(&self, client: u32, bytes: u64) -> bool {
         bytes <= self.short && self.clients[client].has_nothing()
     }
 
-    /// The reserve has so much for the client, and its consumer is not beyond its part with it.
+    /// True if the reserve has so many bytes and the client's consumer does not exceed its part
+    /// with them.
     fn may_reserve(&self, client: u32, bytes: u64) -> bool {
         let of_consumer = self.consumers[self.clients[client].consumer].reserved;
         let has_room = self.reserve.checked_sub(bytes).is_some_and(|left| {
@@ -329,8 +334,8 @@ impl<W> Ledger<W> {
         has_room && self.is_short(client, bytes)
     }
 
-    /// The first client that waits for a short request, holds nothing, and is `wanted`: the
-    /// consumer, and the place in line.
+    /// The first client that waits for a short request, holds nothing and is `wanted`: its
+    /// consumer, and its place in line.
     fn first_short(&self, wanted: impl Fn(&Waiting<W>) -> bool) -> Option<(u32, usize)> {
         let is_it = |other: &Waiting<W>| self.is_short(other.client, other.bytes) && wanted(other);
         self.hungry.iter().find_map(|number| {
@@ -347,7 +352,7 @@ impl<W> Ledger<W> {
             self.first_short(|other| self.may_reserve(other.client, other.bytes))?;
         let is_head = self.head() == Some(number);
         let served = self.serve_with(number, place, Self::hand_out_reserve);
-        // The bytes gathered for this head are not for the next.
+        // The bytes that were set aside for this head do not pass to the next one.
         if is_head && !self.consumers[number].line.is_empty() {
             self.hungry.pop_back();
             self.hungry.push_front(number);
@@ -373,7 +378,7 @@ impl<W> Ledger<W> {
 
     // --- thresholds
 
-    /// Its consumer's next request: it is below the threshold of a client, or holds nothing.
+    /// True if the client is the next of its consumer: it is below its threshold, or holds nothing.
     fn is_next(&self, client: u32, bytes: u64) -> bool {
         let Client { consumer, held, reserved } = self.clients[client];
         let held = held + reserved;
@@ -387,7 +392,8 @@ impl<W> Ledger<W> {
         self.free.saturating_sub(bytes).saturating_mul(ALPHA)
     }
 
-    /// There is so much, and neither of both is beyond its threshold with it.
+    /// True if so many bytes are free, and neither the consumer nor the client exceeds its
+    /// threshold with them.
     fn may_have(&self, consumer: u32, client: u32, bytes: u64) -> bool {
         let held = self.consumers[consumer].held;
         let below = held == 0 || held.saturating_add(bytes) <= self.threshold(bytes);
@@ -397,7 +403,7 @@ impl<W> Ledger<W> {
     fn serve_one_of(&mut self, number: u32) -> Option<W> {
         let Consumer { held, line, .. } = &self.consumers[number];
         if *held > 0 && *held >= self.threshold(0) {
-            // The usual case, for any request of its clients: the line may be long.
+            // This usual case avoids a search of the line, which may be long.
             return None;
         }
         let next = line.iter().position(|other| self.is_next(other.client, other.bytes))?;

@@ -4,8 +4,9 @@ use drystone_throttle::{Groups, Member};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The groups of an export's clients, by path. A path is looked up when a client connects, so that
-/// a group may be removed and created again meanwhile; where there is none the next rule counts.
+/// The groups of an export's clients, by path. A path is resolved when a client connects, so a
+/// group may be removed and created again meanwhile. If a rule's group does not exist, the next
+/// rule counts.
 #[derive(Clone)]
 pub struct Membership {
     groups: Arc<Groups>,
@@ -32,7 +33,7 @@ impl Membership {
         self.by_uid.insert(uid, group.to_owned());
     }
 
-    /// A membership for a client with these names; `uid` is asked for only if it matters.
+    /// The membership of a client with these names; `uid` is called only if it matters.
     pub(crate) fn of<'a>(
         &self,
         names: impl IntoIterator<Item = &'a str>,

@@ -2,8 +2,8 @@
 //!
 //! A worker owns its thread's context and drives the front ends on it ([`crate::nbd::server`],
 //! [`crate::fuse::server`]). A front end is one folder: it brings requests in as bios and answers
-//! when they have ended. It is a `front_end::FrontEnd` with a tag and a line in the table of
-//! `front_ends`; nothing else here knows of it.
+//! when they have ended. It implements `front_end::FrontEnd` and has a tag and a line in the table
+//! of `front_ends`. No other file here knows it.
 
 mod access;
 mod blocks;

@@ -7,7 +7,7 @@
 //! Invariants:
 //! * An operation's number is used again only after [`OpTable::remove`]. Its bios name it, so its
 //!   owner removes it when all of them are back.
-//! * Nothing is allocated while no more operations are in the table than it was made for.
+//! * The table allocates nothing while it has at most as many operations as it was made for.
 
 use super::tag::Tag;
 use drystone_core::{Bio, Slab};

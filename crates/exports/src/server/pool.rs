@@ -1,10 +1,10 @@
-//! Buffers of one connection, used again and again: so none is allocated in the steady state, and
-//! none that held one client's data is ever sent to another.
+//! The buffers of one connection, which are reused: so the steady state allocates none, and a
+//! buffer with one client's data never reaches another client.
 //!
 //! Invariant: a pool's share of the [`super::Budget`] covers the buffers that it has made, idle
-//! ones too. A connection asks for a buffer for a request's data first ([`Pool::reserve`]). Beside
-//! these there are only replies without data, and the buffers that a worker lends, which have a
-//! bound of their own ([`super::reserve`]).
+//! ones too. A connection reserves room before it takes a buffer for a request's data
+//! ([`Pool::reserve`]). The share does not cover replies without data, nor the buffers that a
+//! worker lends, which have a bound of their own ([`super::reserve`]).
 
 use super::budget::{MINIMUM, Share};
 use super::ledger::Key;
@@ -12,7 +12,7 @@ use super::reserve::{CLASSES, DATA_AT, Reserve, class_bytes, class_of};
 use drystone_core::{Bio, BioList, Device, IoBuf, Priority};
 use std::sync::Arc;
 
-/// Bytes of idle buffers that a pool keeps while memory is plenty.
+/// Bytes of idle buffers that a pool keeps while memory is not scarce.
 const KEEP_BYTES: u64 = 8 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
@@ -51,17 +51,17 @@ impl Pool {
         }
     }
 
-    /// Its requests are for this device and of this throttle group, whose clients share what one
-    /// consumer of the budget may have. Once, before anything is reserved.
+    /// Sets the device and throttle group of its requests, which are one consumer of the budget.
+    /// Called once, before anything is reserved.
     pub(crate) fn join(&mut self, device: &Arc<dyn Device>, group: u32) {
-        // Clients keep their device, so no other has its address.
+        // Clients keep their device alive, so its address is unique.
         let device = Arc::as_ptr(device).cast::<()>().addr();
         self.group = group;
         self.share.join(Key { device, group });
     }
 
-    /// True if there may be a buffer with room for `data_bytes` now; the caller takes it at once.
-    /// If not, the pool waits for it ([`Pool::waits`]): ask again for the same then.
+    /// True if the caller may take a buffer with room for `data_bytes`; it does so at once. If not,
+    /// the pool waits for memory ([`Pool::waits`]): call again with the same size then.
     #[inline]
     pub(crate) fn reserve(&mut self, data_bytes: usize) -> bool {
         if self.share.has_asked() {
@@ -76,7 +76,7 @@ impl Pool {
         is_idle || self.held + bytes <= self.share.room() || self.reserve_more(bytes)
     }
 
-    /// The share goes back before anything new is begun with it.
+    /// Gives the share back, because others need it, and then reserves anew.
     #[cold]
     fn reserve_afresh(&mut self, bytes: u64) -> bool {
         self.shrink_to(0);
@@ -93,23 +93,23 @@ impl Pool {
         if self.share.take(self.lacks(bytes)) {
             return true;
         }
-        // Idle buffers here do not help others.
+        // Idle buffers here would not help others, so they are freed.
         self.shrink_to(0);
         self.share.settle_all(self.held);
         if self.lacks(bytes) == 0 || self.share.take(self.lacks(bytes)) {
             return true;
         }
-        // As much as it takes when nothing else is left here.
+        // The request needs so much once nothing else is held.
         self.share.wait_for(bytes);
         self.share.take_granted()
     }
 
-    /// Bytes that the share lacks for so many more.
+    /// The bytes that the share lacks for `bytes` more.
     fn lacks(&self, bytes: u64) -> u64 {
         (self.held + bytes).saturating_sub(self.share.room())
     }
 
-    /// It waits for memory, and its thread is woken when there is some.
+    /// True while it waits for memory; its thread is woken when there is some.
     #[inline]
     pub(crate) fn waits(&self) -> bool {
         self.share.waits()
@@ -120,14 +120,14 @@ impl Pool {
         self.share.wait_no_more();
     }
 
-    /// It has more than each pool may have, or was granted more, also if its client keeps it from
-    /// taking that.
+    /// True if it has more than the minimum, or was granted more, even if its client does not take
+    /// that.
     #[inline]
     pub(crate) fn has_share(&self) -> bool {
         !self.share.is_empty() || self.share.is_granted()
     }
 
-    /// True if a client that has nothing waits, and this pool's memory would let it go on.
+    /// True if a client without memory waits, and this pool's memory would let it go on.
     pub(crate) fn is_wanted_by_others(&self) -> bool {
         self.share.is_wanted_by_others()
     }
@@ -188,7 +188,7 @@ impl Pool {
         }
     }
 
-    /// Let go of what is idle, beyond what each pool may have.
+    /// Free idle buffers beyond the minimum.
     pub(crate) fn shrink(&mut self) {
         self.shrink_to(MINIMUM);
         self.share.settle_all(self.held);
@@ -372,7 +372,7 @@ mod tests {
         drop((again, small));
     }
 
-    /// A client that always has a request under way gives its share back all the same.
+    /// A client that always has a request in flight gives its share back all the same.
     #[test]
     fn a_busy_client_gives_way_to_one_that_has_nothing() {
         let budget = Budget::new(4 << 20);
@@ -390,7 +390,7 @@ mod tests {
         }
         assert!(!busy.has_share() && other.reserve(4 << 20));
         let all = other.take(4 << 20).unwrap();
-        // Each client's minimum goes on.
+        // Each client's minimum stays usable.
         let mut third = pool(None, &budget);
         for _ in 0..100 {
             let buf = take(&mut third, 4096);
@@ -400,8 +400,7 @@ mod tests {
         assert!(!busy.waits());
     }
 
-    /// Memory that was granted counts as the client's before it takes it: it may be what others
-    /// wait for.
+    /// Granted memory counts as the client's before it takes it: others may wait for it.
     #[test]
     fn what_was_granted_and_not_taken_is_seen() {
         let budget = Budget::new(4 << 20);

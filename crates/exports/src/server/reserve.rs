@@ -1,4 +1,4 @@
-//! Buffers in memory that a worker's ring knows, lent to its pools and sessions.
+//! Buffers in memory that is registered with a worker's ring, lent to its pools and sessions.
 //!
 //! Invariants:
 //! * A buffer has room for a reply header before its data ([`DATA_AT`]), and its data is aligned
@@ -18,8 +18,8 @@ pub(super) const CLASSES: usize = 6;
 /// Bytes of freed buffers for which the heap is trimmed.
 const TRIM_BYTES: u64 = 4 << 20;
 
-/// The reserve of one worker. Its pools and sessions lock it only when they have nothing, and all
-/// of them are its thread's, so nobody waits for the lock.
+/// The reserve of one worker. Its pools and sessions lock it only when they have no buffer. All of
+/// them belong to one thread, so nobody waits for the lock.
 pub(crate) struct Reserve {
     arena: Option<Arc<Arena>>,
     /// Bytes that pools freed since the heap was trimmed.
@@ -35,7 +35,7 @@ impl Reserve {
         Arc::new(Reserve { arena, freed: AtomicU64::new(0), idle, locks })
     }
 
-    /// Lends a buffer with exactly this much room for data, if pools have such and there is one.
+    /// Lends a buffer with exactly this much room for data, if a class has that size and a buffer.
     pub(crate) fn take_of(&self, data_bytes: usize) -> Option<IoBuf> {
         let class = class_of(data_bytes)?;
         if class_bytes(class) == DATA_AT + data_bytes { self.take(class) } else { None }
@@ -48,7 +48,7 @@ impl Reserve {
         }
     }
 
-    /// Counts the buffers that were lent and are back.
+    /// The number of buffers that were lent and have come back.
     #[cfg(test)]
     pub(crate) fn idle_count(&self) -> usize {
         self.idle.lock(&self.locks).iter().map(Vec::len).sum()
@@ -59,7 +59,7 @@ impl Reserve {
         self.freed.load(Relaxed) >= TRIM_BYTES
     }
 
-    /// Lets the memory that pools have freed go back to the system.
+    /// Returns the memory that pools have freed to the system.
     pub(crate) fn trim(&self) {
         self.freed.store(0, Relaxed);
         trim_heap();

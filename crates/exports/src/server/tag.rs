@@ -1,4 +1,4 @@
-//! The marks by which a ring event and a bio find the front end that started them.
+//! Tags: the bits by which the worker finds the front end of a ring event or a bio.
 //!
 //! Invariants:
 //! * Each front end has a tag of its own; numbers are given in order from 0.

@@ -7,8 +7,8 @@ use drystone_core::{Bio, Device, Limits, Priority};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A device under a name, and what every front end needs to know to serve it. Clones are the same
-/// volume: a client that comes in by any of them counts with all.
+/// A device under a name, with everything that a front end needs to serve it. Clones are the same
+/// volume: each counts the same clients.
 #[derive(Clone)]
 pub struct Volume {
     /// The name of the export.
@@ -23,8 +23,8 @@ pub struct Volume {
     pub membership: Membership,
     /// Its clients of all front ends.
     pub clients: Clients,
-    /// Writes of its clients go through this: one for each device, whatever exports it has, or two
-    /// that write parts of one block lose each other's bytes.
+    /// The range lock of its clients' writes. A device has one lock for all its exports. With two
+    /// locks, two writes of parts of one block would lose each other's bytes.
     pub write_lock: Arc<RangeLock>,
 }
 
@@ -39,7 +39,7 @@ pub struct Geometry {
     pub read_only: bool,
 }
 
-/// A volume as clients are told of it.
+/// The properties of a volume that clients see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Its size.
@@ -49,13 +49,13 @@ pub struct Shape {
 }
 
 impl Volume {
-    /// The volume at this moment: a device may grow, and change what it can do. Any thread may ask,
-    /// but not on the path of an I/O: it allocates.
+    /// The present properties: a device may grow, and its abilities may change. Any thread may
+    /// call, but not on the data path: it allocates.
     pub fn shape(&self) -> Shape {
         let info = self.device.info();
         let read_only = self.read_only || info.limits.read_only;
         let block = u64::from(info.limits.logical_block_size);
-        // The rest of a block at the end of a device cannot be addressed.
+        // An incomplete block at the end of a device cannot be addressed.
         let geometry = Geometry { size: info.size_bytes / block * block, block, read_only };
         Shape { geometry, limits: Limits { read_only, ..info.limits } }
     }
@@ -74,8 +74,7 @@ pub(crate) fn find<'a>(
     volumes.into_iter().position(|volume| volume.name.as_bytes() == name)
 }
 
-/// The number of clients, and which of their I/O failed; its clones are the same
-/// clients. Any thread may ask.
+/// The number of clients, and their failed I/O. Clones count the same clients. Any thread may call.
 #[derive(Clone, Default)]
 pub struct Clients(Arc<Inner>);
 
@@ -86,7 +85,7 @@ struct Inner {
 }
 
 impl Clients {
-    /// The number.
+    /// The number of clients.
     pub fn count(&self) -> u32 {
         self.0.count.load(Relaxed)
     }
@@ -97,12 +96,12 @@ impl Clients {
         Client(self.0.clone())
     }
 
-    /// The failures that clients were told of, until they are taken: by one thread at a time.
+    /// The failures reported to clients, until one thread at a time takes them.
     pub fn failures(&self) -> &Failures {
         &self.0.failures
     }
 
-    /// A request failed because this bio of it did.
+    /// Notes that a request failed with this bio.
     #[cold]
     pub(crate) fn note_failure(&self, bio: &Bio) {
         let Bio { op, status, bytes, .. } = *bio;

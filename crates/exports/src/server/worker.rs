@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! * Everything here belongs to one thread. Other threads touch only its [`Inbox`].
-//! * Each round handles all that has come, submits the bios that follow as one batch for each
-//!   device, and enters the kernel once, in the wait.
-//! * Without front ends that have a deadline, the wait has none: an idle server sleeps.
+//! * Each round handles all events, submits the resulting bios as one batch for each device, and
+//!   enters the kernel once, in the wait.
+//! * The wait has a deadline only if a front end has one: an idle server sleeps.
 //! * A ring event and a bio find their front end by the tag in the value that they carry
 //!   ([`super::tag`]).
 
@@ -18,14 +18,14 @@ use drystone_core::ring::RingEvent;
 use drystone_core::{Arena, BioList, Context, Error, Result};
 use std::sync::Arc;
 
-/// Most turns of the front ends in a round, before new events are collected.
+/// The most turns of the front ends in a round, before new events are collected.
 const TURNS_MAX: u32 = 64;
 /// Most polls before one wait: a bound for clocks that stand still.
 const POLLS_MAX: u32 = 256;
 
 /// A data thread's server. Any thread may make it; one thread runs it.
 pub struct Worker {
-    // The front ends go first: what the ring has of them comes back before their memory goes.
+    // Dropped first: the ring gives the front ends' operations back before their memory is freed.
     front_ends: FrontEnds,
     work: Work,
     inbox: Arc<Inbox>,
@@ -49,8 +49,8 @@ impl Worker {
         }
     }
 
-    /// Let `bytes` bytes of this worker's buffers lie in memory that its ring knows, which saves
-    /// the kernel work with direct I/O. Before [`Worker::run`].
+    /// Put `bytes` bytes of this worker's buffers into memory registered with its ring, which saves
+    /// the kernel work in direct I/O. Before [`Worker::run`].
     ///
     /// # Errors
     /// When memory is short or the kernel refuses; everything works as before.
@@ -80,13 +80,14 @@ impl Worker {
 
     fn round(&mut self) {
         if self.has_work() {
-            // New events have waited meanwhile.
+            // New events have come meanwhile.
             self.begin_round();
             self.collect();
         } else if !self.busy_poll() {
             self.wait();
         }
-        // A bio that completes inline may bring replies, room for requests, and so more bios.
+        // A bio that completes inline may lead to replies, to room for requests, and so to more
+        // bios.
         for _ in 0..TURNS_MAX {
             if !self.has_work() {
                 return;
@@ -128,7 +129,7 @@ impl Worker {
         self.begin_round();
         for _ in 0..POLLS_MAX {
             if self.front_ends.busy_poll(&mut self.work) {
-                // The answer comes before another poll.
+                // Sends the answer before another poll.
                 self.submit();
                 return true;
             }

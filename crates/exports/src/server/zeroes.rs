@@ -1,5 +1,5 @@
-//! Zeroes on a device that has no way of its own to write them: one buffer of them is written again
-//! and again, so that the longest range takes no more memory than a piece.
+//! Zeroing on a device without a write-zeroes operation: one buffer of zeroes is written
+//! repeatedly, so that the longest range needs no more memory than one piece.
 
 use super::DATA_AT;
 use drystone_core::{Bio, BioFlags, IoBuf, Op, Sector};
@@ -24,7 +24,7 @@ impl ZeroWrites {
         (self.rest.end - self.rest.start).min(self.longest) as usize
     }
 
-    /// Nothing is left.
+    /// True if nothing is left.
     pub(crate) fn is_over(&self) -> bool {
         self.rest.is_empty()
     }
@@ -34,7 +34,7 @@ impl ZeroWrites {
         self.rest.clone()
     }
 
-    /// All that is left, for a device that zeroes by itself.
+    /// Takes all that is left, for a device that zeroes by itself.
     pub(crate) fn take(&mut self) -> Range<u64> {
         let end = self.rest.end;
         std::mem::replace(&mut self.rest, end..end)

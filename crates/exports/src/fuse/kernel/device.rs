@@ -24,8 +24,8 @@ pub(super) fn open() -> Result<OwnedFd, MountError> {
     }
 }
 
-/// Another descriptor of the mount that `device` is one of: requests come through either, and each
-/// request is answered through the one that it came through.
+/// Another descriptor of the mount of `device`. Requests come by any of them; a request is answered
+/// by the descriptor that it came by.
 pub(super) fn clone_of(device: &OwnedFd) -> Result<OwnedFd, MountError> {
     let clone = open()?;
     let number = device.as_raw_fd() as u32;

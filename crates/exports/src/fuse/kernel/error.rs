@@ -11,10 +11,10 @@ pub enum MountError {
         "there is no /dev/fuse on this machine: load the module `fuse`, or give it to the container"
     )]
     NoDevice,
-    /// Not for this user.
+    /// This user may not open `/dev/fuse`.
     #[error("/dev/fuse may not be opened by this user")]
     NoAccess,
-    /// Anything else that is wrong with the device.
+    /// Another fault of the device.
     #[error("/dev/fuse cannot be used: {why}")]
     Device {
         /// The kernel's word.
@@ -40,17 +40,17 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
-    /// Something is mounted there.
+    /// Another file system is mounted there.
     #[error("something is mounted on {path:?} already: {from} ({file_system})")]
     Busy {
         /// The mount point.
         path: PathBuf,
-        /// The type of what is there.
+        /// The type of that file system.
         file_system: String,
-        /// Where that comes from.
+        /// The source of that mount.
         from: String,
     },
-    /// A server of ours is there.
+    /// A running server of ours has its mount there.
     #[error(
         "{path:?} is served already, by a server that has export `{export}` there: stop it first, \
          or name another path"
@@ -77,7 +77,7 @@ pub enum MountError {
         /// The mount point.
         path: PathBuf,
     },
-    /// It was mounted and is there no more.
+    /// The new mount has vanished again.
     #[error("what was mounted on {path:?} has been unmounted by somebody else")]
     Vanished {
         /// The mount point.
@@ -97,7 +97,7 @@ pub enum MountError {
         /// Its reason.
         why: String,
     },
-    /// A cause that is not known.
+    /// The list of mounts cannot be read.
     #[error("the list of mounts cannot be read: {0}")]
     NoList(io::Error),
 }

@@ -1,5 +1,5 @@
-//! `fusermount3`, which mounts for users without the right: it opens `/dev/fuse`, mounts, and sends
-//! the descriptor over a socket whose number it is told.
+//! `fusermount3` mounts for users without the privilege: it opens `/dev/fuse`, mounts, and sends
+//! the descriptor over a socket whose number an environment variable gives.
 
 use super::{MountError, MountPoint, device};
 use rustix::io::Errno;
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = "fusermount3";
-/// The variable that tells it the number of the socket.
+/// The environment variable with the number of the socket.
 const SOCKET: &str = "_FUSE_COMMFD";
 
-/// Has `point` mounted at `path`; the descriptor of the mount.
+/// Mounts `point` at `path` by the helper. Returns the descriptor of the mount.
 pub(super) fn mount(path: &Path, point: &MountPoint, max_read: u32) -> Result<OwnedFd, MountError> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     let (ours, theirs) = pair.map_err(|error| refused(path, error.to_string()))?;
@@ -36,7 +36,7 @@ pub(super) fn mount(path: &Path, point: &MountPoint, max_read: u32) -> Result<Ow
     Ok(device)
 }
 
-/// Has what is mounted at `path` unmounted; `lazily`: though it be in use.
+/// Unmounts `path` by the helper; `lazily`: even if it is in use.
 pub(super) fn unmount(path: &Path, lazily: bool) -> Result<(), MountError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u").args(lazily.then_some("-z")).arg("--").arg(path).stdin(Stdio::null());
@@ -61,9 +61,9 @@ fn options(point: &MountPoint, max_read: u32) -> OsString {
 }
 
 fn run(mut command: Command, path: &Path) -> Result<Output, MountError> {
-    // A signal for us (a Ctrl-C goes to the whole group) must not end it half-way.
+    // A signal to our process group (Ctrl-C, for example) must not end the helper half-way.
     command.process_group(0);
-    // Its words are for us: one sentence, in the language that we look for words in.
+    // We parse the helper's message, so it must be in the language that we expect.
     let output = command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped()).output();
     output.map_err(|error| match error.kind() {
         ErrorKind::NotFound => MountError::NoHelper { path: path.to_owned() },
@@ -71,7 +71,7 @@ fn run(mut command: Command, path: &Path) -> Result<Output, MountError> {
     })
 }
 
-/// Its own words on its failure.
+/// The helper's own message on its failure.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());

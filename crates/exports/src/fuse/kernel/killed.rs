@@ -1,4 +1,4 @@
-//! Whether a process is being killed, by what `/proc/TID/status` tells of its signals
+//! Detects that a process is being killed, by its signals in `/proc/TID/status`
 //! (proc_pid_status(5)).
 
 use rustix::process::Signal;
@@ -16,13 +16,12 @@ const HARMLESS: [Signal; 8] = [
     Signal::WINCH,
 ];
 
-/// True if a signal has come to the thread with this id that ends it as soon as it gets to run:
-/// SIGKILL, which it also has when its process is ended otherwise, or another that it neither
-/// handles nor ignores nor blocks. Of a thread that is traced only SIGKILL counts, since its tracer
-/// may take the others away.
+/// True if the thread with this id has a pending signal that ends it as soon as it runs: SIGKILL,
+/// which also stands for other ends of its process, or a signal that it neither handles nor ignores
+/// nor blocks. For a traced thread only SIGKILL counts, since its tracer may take the others away.
 ///
-/// Also true where that cannot be known: of thread 0, which stands for those that are not seen in
-/// this PID namespace, and where `/proc` does not tell of it. Reads `/proc`: not for a data thread.
+/// Also true where this is unknown: for thread 0, which stands for threads that this PID namespace
+/// does not show, and where `/proc` does not show the thread. Reads `/proc`: not for a data thread.
 pub fn is_killed(task: u32) -> bool {
     if task == 0 || !shows_own_namespace() {
         return true;

@@ -4,10 +4,10 @@
 //! thread: an unmount waits for answers that the data threads give.
 //!
 //! Invariants:
-//! * A mount point that may be dead is not looked at with `stat` before the list of mounts was
-//!   asked what is there: a mount without a server answers nothing but `ENOTCONN`.
-//! * Only what [`mount`] mounted is unmounted by [`Mounted`], found by its number in the list of
-//!   mounts.
+//! * A path that may be a dead mount point is never passed to `stat` before the list of mounts was
+//!   consulted: a mount without a server answers only `ENOTCONN`.
+//! * [`Mounted`] unmounts only the mount that [`mount`] made; it finds that mount by its number in
+//!   the list of mounts.
 
 mod device;
 mod error;
@@ -99,8 +99,8 @@ pub struct Found {
     pub is_dead: bool,
 }
 
-/// Where a path leads to, and whether something is in the way there. A server that has stopped
-/// answering is waited for without end.
+/// The real path, and whether a mount is in the way there. Waits without limit for a server that
+/// has stopped answering.
 ///
 /// # Errors
 /// [`MountError::Served`] and [`MountError::Busy`] when something that is not dead is mounted
@@ -127,11 +127,11 @@ fn busy(path: PathBuf, top: MountEntry) -> MountError {
     }
 }
 
-/// As many symbolic links lead from one to the next at the most (Linux `MAXSYMLINKS`).
+/// The most symbolic links that one look-up follows (Linux `MAXSYMLINKS`).
 const LINKS_MAX: usize = 40;
 
-/// Where the path leads to, without symbolic links. Its last part need not exist, and is not asked
-/// for more than where it points to: what is mounted there may answer nothing.
+/// Resolves symbolic links. The last part of the path need not exist. It is only read as a link,
+/// and never passed to `stat`, because a mount there may not answer.
 ///
 /// # Errors
 /// [`MountError::Missing`] when its folder does not exist; when the list of mounts cannot be read.
@@ -170,7 +170,7 @@ fn check(path: &Path, kind: Kind) -> Result<(), MountError> {
     }
 }
 
-/// Mounts; by the helper of unprivileged users if the kernel does not let us.
+/// Mounts; uses the helper of unprivileged users if the kernel refuses.
 fn attach(path: &Path, point: &MountPoint) -> Result<(OwnedFd, bool), MountError> {
     let device = device::open()?;
     match attach_ourselves(path, point, &device) {
@@ -232,7 +232,7 @@ pub fn is_dead_mount(path: &Path) -> Result<bool, MountError> {
     Ok(top_at(&path)?.is_some_and(|top| is_dead(&path, &top)))
 }
 
-/// Takes dead mounts of ours away from the path.
+/// Detaches dead mounts of ours from the path.
 ///
 /// # Errors
 /// As [`is_dead_mount`], and when the kernel refuses.
@@ -243,7 +243,7 @@ pub fn detach_dead(path: &Path) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Takes what is mounted at the path away from it at once, though it be in use.
+/// Detaches the mount at the path at once, even if it is in use (a lazy unmount).
 fn detach(path: &Path) -> Result<(), MountError> {
     let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
     match rustix::mount::unmount(path, flags) {
@@ -262,12 +262,12 @@ fn unmounted(path: &Path, result: rustix::io::Result<()>) -> Result<(), MountErr
 }
 
 impl Mounted {
-    /// Where it is, without symbolic links.
+    /// The path of the mount point, without symbolic links.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// True if it is still there, and on top.
+    /// True if the mount still exists and is the topmost one at its path.
     fn is_there(&self) -> Result<bool, MountError> {
         Ok(top_at(&self.path)?.is_some_and(|top| top.id == self.id))
     }
@@ -288,7 +288,7 @@ impl Mounted {
         }
     }
 
-    /// Takes it away from its path at once, though it be in use: files that are open stay so until
+    /// Detaches the mount from its path at once, even if it is in use: open files stay open until
     /// the server ends.
     ///
     /// # Errors

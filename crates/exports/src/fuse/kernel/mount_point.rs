@@ -1,9 +1,9 @@
-//! A mount that is asked for.
+//! The parameters of a mount.
 
 use crate::fuse::server::Kind;
 use std::path::PathBuf;
 
-/// A mount that is asked for: where, and how it looks.
+/// The parameters of a mount: its place and its look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountPoint {
     /// The mount point: a file or folder that exists.
@@ -12,7 +12,7 @@ pub struct MountPoint {
     pub kind: Kind,
     /// The source that the list of mounts shows.
     pub source: String,
-    /// Let other users in, as far as the permissions of the files do; without this only the user
-    /// that mounts gets in.
+    /// True to let other users in, as far as the permissions of the files allow; otherwise only the
+    /// user that mounts gets in.
     pub allow_other: bool,
 }

@@ -17,7 +17,7 @@ pub struct MountEntry {
     pub source: String,
 }
 
-/// The mounts in a list, in the order in which they were mounted; lines that are none are left out.
+/// The mounts in a list, in the order in which they were mounted; malformed lines are left out.
 pub fn parse(list: &[u8]) -> Vec<MountEntry> {
     list.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
@@ -33,7 +33,7 @@ fn entry(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, path, file_system: text(fields.next()?), source: text(fields.next()?) })
 }
 
-/// Bytes that would end a field stand as a backslash and three octal digits.
+/// Decodes a field: bytes that would end it are written as a backslash and three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

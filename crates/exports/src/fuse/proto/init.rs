@@ -1,4 +1,4 @@
-//! The first request: what kernel and server can do.
+//! The first request, which negotiates the features of kernel and server.
 
 use super::wire::{InitIn, InitInExt, read};
 
@@ -13,11 +13,12 @@ pub const MINOR_MIN: u32 = 31;
 pub const MAX_WRITE: u32 = 1 << 20;
 /// The same over io_uring, where every entry has room for the longest.
 pub const MAX_WRITE_OVER_RING: u32 = 256 << 10;
-/// Requests that no process waits for (read-ahead, write-back, asynchronous direct I/O) that the
-/// kernel has in flight. Deep enough for a fast disk; the kernel's own default of 12 is from the
-/// time of hard disks.
+/// The most background requests (read-ahead, write-back, asynchronous direct I/O: no process waits
+/// for them) that the kernel keeps in flight. The number is large enough for a fast disk; the
+/// kernel's own default of 12 is from the time of hard disks.
 const MAX_BACKGROUND: u16 = 256;
-/// From so many on the kernel tells writers to be slow: three quarters, as it does itself.
+/// The number of background requests from which on the kernel slows writers down: three quarters,
+/// as in the kernel itself.
 const CONGESTION: u16 = MAX_BACKGROUND / 4 * 3;
 
 bitflags::bitflags! {
@@ -28,9 +29,9 @@ bitflags::bitflags! {
         const ASYNC_READ = 1 << 0;
         /// Writes may be longer than a page.
         const BIG_WRITES = 1 << 5;
-        /// A folder may be read with attributes.
+        /// Entries of a folder may be read together with their attributes.
         const DO_READDIRPLUS = 1 << 13;
-        /// The kernel decides when it is.
+        /// The kernel decides when to do so.
         const READDIRPLUS_AUTO = 1 << 14;
         /// Direct I/O may be in flight together.
         const ASYNC_DIO = 1 << 15;
@@ -38,9 +39,9 @@ bitflags::bitflags! {
         const WRITEBACK_CACHE = 1 << 16;
         /// Look-ups in a folder may be in flight together.
         const PARALLEL_DIROPS = 1 << 18;
-        /// The number of pages of a request is told.
+        /// The server's answer has the most pages of a request.
         const MAX_PAGES = 1 << 22;
-        /// There are more than 32 flags.
+        /// The messages have a second word of flags.
         const INIT_EXT = 1 << 30;
         /// A file opened for direct I/O may be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
@@ -104,7 +105,7 @@ pub struct InitReply {
     pub flags: InitFlags,
     /// Most requests in flight that no process waits for.
     pub max_background: u16,
-    /// From so many on the kernel slows writers down.
+    /// The number of background requests from which on the kernel slows writers down.
     pub congestion_threshold: u16,
     /// Longest write, bytes.
     pub max_write: u32,
@@ -132,7 +133,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// The features that the server's options ask for.
+/// The optional features that the server's options ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wishes {
     /// Let the page cache hold writes back.
@@ -141,8 +142,8 @@ pub struct Wishes {
     pub over_ring: bool,
 }
 
-/// Answers the kernel's offer, with what is wished for if that is offered. An offer
-/// of a newer major number is answered with ours, and the kernel asks again.
+/// Answers the kernel's offer, with the optional features if they are wished for and offered. The
+/// answer to a newer major number has ours, and the kernel asks again.
 ///
 /// # Errors
 /// When the kernel is too old.

@@ -1,5 +1,5 @@
-//! The server's answers. Every function writes after the place of the header, which is written
-//! last, by [`header`], when the length of the reply is known; it returns how many bytes it wrote.
+//! The server's answers. Every function writes behind the space of the header and returns how many
+//! bytes it wrote. [`header`] writes the header last, when the length of the reply is known.
 
 use super::init::InitReply;
 use super::wire::{
@@ -11,8 +11,8 @@ use zerocopy::IntoBytes;
 
 /// Length of the header of every reply.
 pub const OUT_HEADER_BYTES: usize = size_of::<OutHeader>();
-/// The time that the kernel may rely on a name or on attributes, seconds: a volume that has grown
-/// is seen after this.
+/// The time, in seconds, for which the kernel may cache a name or attributes: it sees the growth of
+/// a volume after this time.
 const VALID_S: u64 = 1;
 
 /// Writes the header of a reply of `bytes` bytes (without the header) to request `unique`: `error`
@@ -66,7 +66,7 @@ pub fn attributes(out: &mut [u8], a: &Attributes) -> usize {
     attributes_for(out, a, VALID_S)
 }
 
-/// Attributes that the kernel may not rely on: it asks again before it tells them to anybody.
+/// Attributes that the kernel must not cache: it asks again before it uses them.
 pub fn passing_attributes(out: &mut [u8], a: &Attributes) -> usize {
     attributes_for(out, a, 0)
 }
@@ -130,7 +130,7 @@ pub struct Statistics {
     pub files: u64,
 }
 
-/// Statistics of the file system: it is full.
+/// The statistics of the file system, which is always full.
 pub fn statistics(out: &mut [u8], s: &Statistics) -> usize {
     let statistics = StatfsOut {
         blocks: s.bytes / 4096,

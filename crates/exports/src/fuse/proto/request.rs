@@ -20,8 +20,8 @@ pub struct Request<'a> {
     pub node: u64,
     /// User id of the asker.
     pub uid: u32,
-    /// The thread that asks, by its id where the mount was made (its PID namespace); 0 if it is not
-    /// seen there.
+    /// The id of the asking thread in the PID namespace in which the mount was made; 0 if that
+    /// namespace does not show it.
     pub task: u32,
     /// The operation.
     pub operation: Operation<'a>,
@@ -36,11 +36,11 @@ pub enum Operation<'a> {
         /// The name, without its zero.
         name: &'a [u8],
     },
-    /// An inode is not known any more. Has no reply.
+    /// The kernel has forgotten an inode. Has no reply.
     Forget,
     /// The attributes of an inode.
     GetAttributes,
-    /// Other attributes; times are left out, since nothing is made of them.
+    /// Change attributes. Times are left out, because the server ignores them.
     SetAttributes {
         /// Other permissions.
         mode: bool,
@@ -104,7 +104,7 @@ pub enum Operation<'a> {
     },
     /// A folder is closed.
     ReleaseFolder,
-    /// The asker of a request gives up. Has no reply.
+    /// The asker of a request was interrupted. Has no reply.
     Interrupt {
         /// The number of that request.
         unique: u64,
@@ -143,7 +143,7 @@ pub enum Operation<'a> {
 /// Why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// There is not even a header, so nobody can be answered.
+    /// The header is incomplete, so no answer is possible.
     Header,
     /// The request with this number is shorter than its kind is, or says another length than it
     /// has.

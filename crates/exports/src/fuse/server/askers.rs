@@ -1,4 +1,4 @@
-//! Interrupted askers of a session: is one of them being killed?
+//! Watches the interrupted askers of a session, to find those that are being killed.
 //!
 //! ```text
 //!   interrupt -> watched -> query (on a helper thread) -> killed: its request ends early
@@ -7,10 +7,10 @@
 //!                        if it lives on
 //! ```
 //!
-//! The kernel tells of the first signal that comes to an asker, whichever it is, and of none that
-//! comes later (`request_wait_answer` in its fs/fuse/dev.c). A signal that the asker handles must
-//! not end a truncation: no file system does that, so programs do not expect it. So the server asks
-//! after the asker itself, again and again while its request goes on.
+//! The kernel reports the first signal that comes to an asker, whichever it is, and no later one
+//! (`request_wait_answer` in its fs/fuse/dev.c). A signal that the asker handles must not end a
+//! truncation: no file system does that, so programs do not expect it. So the server queries the
+//! state of the asker repeatedly while its request is in progress.
 //!
 //! Invariants:
 //! * At most one query of a session is under way, and the session stays until it is answered.

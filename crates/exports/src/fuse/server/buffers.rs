@@ -1,4 +1,4 @@
-//! The memory of a session: all that its requests can take, there from its beginning.
+//! The memory of a session: all that its requests can need, allocated when it begins.
 //!
 //! A file system's pages are written back through a session exactly when memory is short, so it
 //! must not ask for memory then. Its buffers bound the requests that it reads instead
@@ -6,9 +6,10 @@
 //!
 //! Invariants:
 //! * Every buffer has room for a reply header before its data ([`DATA_AT`]), and its data is
-//!   aligned for direct I/O. All of its pages were written to, so they are there.
-//! * One of the longest is free whenever a request is read: any request fits into that.
-//! * None goes to another session: what came for one mount is never sent to another.
+//!   aligned for direct I/O. All of its pages have been written once, so they are resident.
+//! * A buffer of the longest kind is free whenever a request is read, because any request fits into
+//!   it.
+//! * No buffer goes to another session, so data of one mount never reaches another mount.
 
 use super::op::IN_FLIGHT_MAX;
 use super::unaligned::UnalignedWrite;
@@ -22,15 +23,16 @@ const BLOCK_MAX: usize = 4096;
 /// Data of the longest request, with the blocks at both of its ends.
 const LONGEST: usize = MAX_WRITE as usize + 2 * BLOCK_MAX;
 
-/// Room for data, and how many buffers have it. As many of 4 KiB as requests may be in flight; of
-/// the others what a fast disk moves in some milliseconds (8 MiB at 1 GiB/s). A request that finds
-/// none of its kind takes a longer one.
+/// Each kind's room for data and number of buffers. There are as many of 4 KiB as requests may be
+/// in flight. The others hold what a fast disk moves in some milliseconds (8 MiB at 1 GiB/s). A
+/// request that finds no buffer of its kind takes a longer one.
 const KINDS: [(usize, usize); 4] =
     [(4096, IN_FLIGHT_MAX as usize), (64 << 10, 16), (256 << 10, 8), (LONGEST, 8)];
-/// Buffers of a block for each volume: the two edges of the one request that is at work on parts of
-/// blocks. They are of the first kind.
+/// One-block buffers for each volume: the two edges of the one request on parts of blocks that is
+/// in progress. They are of the first kind.
 const EDGES: usize = 2;
-/// Bios for each volume beside one for each request: the further ones of that request.
+/// Bios for each volume, besides one for each request: the further bios of a request on parts of
+/// blocks.
 const EDGE_BIOS: usize = 2;
 
 /// Bytes of buffers that a session of so many volumes has.
@@ -82,7 +84,7 @@ impl Buffers {
     fn make(&self, kind: usize, room: usize) -> Option<IoBuf> {
         let lent = if kind == 0 { self.reserve.take_of(room) } else { None };
         let mut buf = lent.or_else(|| IoBuf::try_zeroed(DATA_AT + room))?;
-        // So that its pages are there.
+        // Makes its pages resident.
         buf.fill(0);
         Some(buf)
     }
@@ -116,7 +118,7 @@ impl Buffers {
         }
     }
 
-    /// Idle ones that the reserve has lent.
+    /// The number of idle buffers that the reserve has lent.
     #[cfg(test)]
     pub(super) fn lent(&self) -> usize {
         self.idle[0].iter().filter(|buf| buf.is_in_arena()).count()

@@ -1,30 +1,30 @@
 //! Busy polling: a session looks for its next request for a while before it sleeps.
 //!
-//! A client that waits for each answer sends its next request some microseconds after it. To poll
-//! for that takes less than to sleep and be woken by it. Polls that find nothing make the next ones
-//! rarer, as with a client that thinks between its requests, or one that needs this very core.
+//! A client that waits for each answer sends its next request some microseconds later. A poll for
+//! that request takes less time than a sleep and a wake-up. Failed polls make the next ones rarer:
+//! for example with a client that thinks between its requests, or one that needs this very core.
 //!
 //! Invariants:
-//! * A session polls only after an answer, once the requests before are on their way. So one
-//!   without requests does not poll, nor does one that waits for a device.
-//! * After n failures in a row it polls after every 2^n - 1st answer at the most.
+//! * A session polls only after an answer, once its earlier requests have been submitted. So a
+//!   session without requests does not poll, nor does one that waits for a device.
+//! * After n failures in a row it polls after at most every (2^n - 1)-th answer.
 
 use drystone_core::clock::Ns;
 
 /// Longest busy poll. Where a request and its answer take 5 to 10 us, clients with one request at a
 /// time ask again within 3 to 12 us; a sleep and a wake-up cost about as much as all of it.
 pub(super) const BUSY_POLL_NS_MAX: Ns = 20_000;
-/// Most failures that count: a session polls at least once in two to the power of this.
+/// The most failures that count: a session polls at least once in 2 to the power of this number.
 const FAILURES_MAX: u32 = 7;
 
 /// The decision whether a session polls.
 #[derive(Debug, Default)]
 pub(super) struct BusyPoll {
-    /// It has answered since it last read a request, or polled and found none.
+    /// True if it has answered since it last read a request or polled without success.
     expects: bool,
-    /// Polls that found nothing, less those that found something.
+    /// The number of failed polls minus that of successful ones.
     failures: u32,
-    /// Polls left out until the next one.
+    /// Polls to skip before the next one.
     pause: u32,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! * A request is answered the way it came ([`ReplyTo`]), once if it has an answer.
-//! * An answer never waits: the kernel copies it at once, or refuses it because nobody waits for
+//! * An answer never blocks: the kernel copies it at once, or refuses it because nobody waits for
 //!   it.
 //! * A closed channel gives buffers back as before, and answers nothing.
 
@@ -38,7 +38,8 @@ pub(super) struct KernelChannel {
     is_closed: bool,
 }
 
-/// Longest data of a read or write that came in that entry of the ring, if in any.
+/// The longest data of a read or write that came in ring entry `entry`, or by the descriptor if
+/// `None`.
 pub(super) fn data_bytes_max(entry: Option<usize>) -> u32 {
     if entry.is_some() { MAX_WRITE_OVER_RING } else { MAX_WRITE }
 }
@@ -50,7 +51,7 @@ impl KernelChannel {
         KernelChannel { descriptor, ring, busy_poll, batch: 1, requests: 0, is_closed: false }
     }
 
-    /// Answers nothing from now on.
+    /// Closes the channel: it sends no answer from now on.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
     }
@@ -72,7 +73,7 @@ impl KernelChannel {
         self.ring.is_some()
     }
 
-    /// True while it is not agreed whether requests come over the ring.
+    /// True until the mount has agreed on whether requests come over the ring.
     pub(super) fn awaits_transport(&self) -> bool {
         self.ring.as_ref().is_some_and(|ring| !ring.is_registered())
     }
@@ -116,15 +117,15 @@ impl KernelChannel {
         &self.descriptor
     }
 
-    /// Hands answers over the ring to the kernel, and takes requests.
+    /// Hands answers to the kernel over the ring, and takes requests.
     ///
     /// # Errors
-    /// If the ring is of no use any more.
+    /// The ring is unusable.
     pub(super) fn enter_ring(&mut self) -> io::Result<()> {
         self.ring.as_mut().map_or(Ok(()), OverRing::enter)
     }
 
-    /// Hands answers over the ring to the kernel, if it has not been given some.
+    /// Hands answers to the kernel over the ring that it does not have yet, if there are any.
     ///
     /// # Errors
     /// As [`KernelChannel::enter_ring`].
@@ -160,13 +161,14 @@ impl KernelChannel {
         self.busy_poll.note_request();
     }
 
-    /// Most requests of the batch that begins.
+    /// The most requests of the batch that begins.
     pub(super) fn batch(&self) -> u32 {
         self.batch
     }
 
-    /// Adapts the next batch to one of `count` requests. True if that was full. A client with one
-    /// request at a time gets its answer before the next is looked for.
+    /// Adapts the size of the next batch after one of `count` requests. True if that one was full.
+    /// So a client with one request at a time gets its answer before the session looks for the next
+    /// request.
     pub(super) fn end_batch(&mut self, count: u32) -> bool {
         let is_full = count == self.batch;
         if count > 0 {
@@ -177,12 +179,12 @@ impl KernelChannel {
 
     // --- polls
 
-    /// True when only a poll would tell of requests, and there is none.
+    /// True if only a poll would announce requests, and none is in the ring.
     pub(super) fn needs_poll(&self) -> bool {
         self.descriptor.needs_poll() || self.ring.as_ref().is_some_and(OverRing::needs_poll)
     }
 
-    /// The polls that are with the context's ring.
+    /// The polls that the context's ring has.
     pub(super) fn polls(&self) -> impl Iterator<Item = Event> {
         let ring = self.ring.as_ref().is_some_and(OverRing::is_polling).then_some(Event::RingPoll);
         let descriptor = self.descriptor.is_polling().then_some(Event::Poll);
@@ -265,7 +267,7 @@ impl KernelChannel {
     ) -> Option<IoBuf> {
         let mut buf = self.take_room(entry, room, buffers)?;
         match entry {
-            // The data lies in there, where the request begins.
+            // The data is already in this buffer, at the begin of the payload.
             Some(_) => buf.copy_within(DATA_AT..DATA_AT + bytes, DATA_AT + skip),
             None => buf[DATA_AT + skip..][..bytes].copy_from_slice(self.descriptor.data(bytes)),
         }
@@ -355,7 +357,7 @@ impl KernelChannel {
             buf.copy_within(range.clone(), DATA_AT);
         }
         let bytes = range.len();
-        // A buffer that is not the entry's own, with a folder's entries, is copied.
+        // The ring copies a buffer that is not the entry's own (one with a folder's entries).
         let other = ring.put(entry, buf);
         self.commit(to, 0, |out| {
             if let Some(other) = &other {

@@ -1,7 +1,8 @@
 //! Requests out of a session's descriptor of `/dev/fuse`.
 //!
 //! Invariants:
-//! * A request lies in `head` and from [`DATA_AT`] on in `data`, until the next one is read.
+//! * The last request lies in `head`, and in `data` from [`DATA_AT`] on, until the next one is
+//!   read.
 //! * At most one poll of the descriptor is with the context's ring.
 //! * A descriptor that is not readable has nothing to read until its poll ends.
 
@@ -16,9 +17,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Bytes of a request without data that are parsed: more than the longest name needs.
 pub(super) const SHORT_BYTES: usize = 512;
-/// Data of a write at least this long stays where it was read, and the session reads the next
-/// request elsewhere. Shorter data is copied, so that a buffer for the longest write is not held by
-/// it.
+/// Data of a write at least this long is not copied: it stays in its buffer, and the session reads
+/// the next request into another one. Shorter data is copied, so that it does not occupy a buffer
+/// of the longest kind.
 const HAND_OVER_BYTES: usize = 64 << 10;
 
 /// Operations of which only the beginning must be parsed.
@@ -79,7 +80,7 @@ impl Descriptor {
         self.is_polling
     }
 
-    /// True when only a poll would tell of requests, and there is none.
+    /// True if only a poll would announce requests, and none is in the ring.
     pub(super) fn needs_poll(&self) -> bool {
         !self.is_readable && !self.is_polling
     }
@@ -103,7 +104,7 @@ impl Descriptor {
             match readv(&self.device, &mut parts) {
                 Ok(0) | Err(Errno::NODEV | Errno::CONNABORTED) => return Received::Gone,
                 Ok(length) => return Received::Request(length),
-                // The request was taken back before it was read.
+                // The kernel withdrew the request before it was read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(Errno::AGAIN) => {
                     self.is_readable = false;
@@ -127,7 +128,8 @@ impl Descriptor {
         matches!(opcode, READ | WRITE) || length <= WRITE_HEAD_BYTES
     }
 
-    /// Copies a request of `length` bytes to `out`, as far as it is parsed; the bytes copied.
+    /// Copies the part of a request of `length` bytes that is parsed to `out`. Returns the number
+    /// of bytes.
     pub(super) fn copy_request(&self, length: usize, out: &mut [u8; SHORT_BYTES]) -> usize {
         let more = (length - WRITE_HEAD_BYTES).min(SHORT_BYTES - WRITE_HEAD_BYTES);
         let (head, rest) = out.split_at_mut(WRITE_HEAD_BYTES);
@@ -154,8 +156,8 @@ impl Descriptor {
         &self.data[DATA_AT..DATA_AT + bytes]
     }
 
-    /// Writes an answer. A refusal means that nobody waits for it: its asker was killed, or the
-    /// mount is gone.
+    /// Writes an answer. The kernel refuses it if nobody waits for it any more: the asker was
+    /// killed, or the mount is gone.
     pub(super) fn write(&self, answer: &[u8]) {
         let _ = rustix::io::write(&self.device, answer);
     }

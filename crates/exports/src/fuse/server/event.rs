@@ -21,7 +21,7 @@ pub(super) enum Event {
     RingPoll,
     /// The query for the extents that an operation asks for.
     Extents(OpId),
-    /// The query whether an asker is being killed.
+    /// The query about an asker: is it being killed?
     Asker,
 }
 

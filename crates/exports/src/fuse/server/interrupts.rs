@@ -1,22 +1,22 @@
-//! Interrupts of a mount that one session has read and another must obey.
+//! Interrupts that one session of a mount has read and another session must obey.
 //!
 //! Invariants:
-//! * The list has an interrupt before the count tells of it.
-//! * The oldest go first when [`REMEMBERED_MAX`] are there. Numbers of requests are not used again,
-//!   so an interrupt that comes after the answer does no harm.
+//! * The list has an interrupt before the count includes it.
+//! * The oldest interrupt is dropped when the list has [`REMEMBERED_MAX`]. The kernel does not
+//!   reuse numbers of requests, so an interrupt that comes after the answer does no harm.
 
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Most interrupts that are remembered: more than there are processes that are interrupted at one
-/// moment and whose requests another session reads.
+/// The most remembered interrupts: more than the processes that are interrupted at one moment while
+/// another session reads their requests.
 const REMEMBERED_MAX: usize = 1024;
 
-/// Interrupts that no operation of their reader answers. Any thread may use it.
+/// Interrupts of requests that their reader does not have. Any thread may use it.
 pub(super) struct Interrupts {
-    /// Their number so far. Released after the list has the last of them, so that a session that
-    /// acquires it finds that one there.
+    /// The number of interrupts so far. The adder stores it (Release) after it has put the
+    /// interrupt into the list. A session that loads it (Acquire) finds the interrupt there.
     count: AtomicU64,
     recent: Lock<VecDeque<u64>>,
 }

@@ -1,8 +1,8 @@
-//! The life of a session: it serves, then it is over.
+//! The life cycle of a session: it serves, then it is over.
 //!
 //! Invariants:
 //! * A session that is over never serves again.
-//! * The requests to withdraw its bios and to cancel its polls are each made once.
+//! * Its bios are withdrawn once, and its polls are cancelled once.
 
 /// The state of a session.
 #[derive(Default)]

@@ -1,13 +1,13 @@
 //! The FUSE server: requests of the kernel as bios.
 //!
-//! A [`Mount`] is what all threads share of one mount point. Each data thread has a `Session` of
-//! it, on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`), which is a front end of that
-//! thread's [`crate::server::Worker`]: whichever session reads a request answers it, and no lock is
-//! between them on the way of a read or write.
+//! A [`Mount`] is the state of one mount point that all threads share. Each data thread has a
+//! `Session` of it, on a descriptor of its own (a clone, `FUSE_DEV_IOC_CLONE`). The session is a
+//! front end of that thread's [`crate::server::Worker`]. The session that reads a request also
+//! answers it, so sessions need no lock between them for a read or write.
 //!
-//! Bounds, so that memory is: requests in flight of a session ([`IN_FLIGHT_MAX`]), and their bytes,
-//! by the buffers that it has from its beginning ([`reserved_bytes`]). At a bound a session reads
-//! nothing more; the kernel keeps requests for others, or until it goes on.
+//! Memory is bounded: the requests in flight of a session by [`IN_FLIGHT_MAX`], and their bytes by
+//! the buffers that the session has from its begin ([`reserved_bytes`]). At a bound a session reads
+//! nothing more; the kernel keeps further requests for other sessions, or until this one goes on.
 
 mod askers;
 mod buffers;

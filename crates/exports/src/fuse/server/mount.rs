@@ -3,8 +3,9 @@
 //! Invariants:
 //! * Inodes are fixed: the root, and in a folder one for each volume. So look-ups need no count,
 //!   and `forget` nothing.
-//! * A handle stands for one `open`; while it is open its client counts, and its throttle group is
-//!   not removed. Its number carries the group, so that a read or write needs no look-up.
+//! * A handle stands for one `open`. While it is open, its client is counted and its throttle group
+//!   is not removed. The handle's number contains the group, so that a read or write needs no
+//!   look-up.
 
 use super::interrupts::Interrupts;
 use crate::fuse::proto::{self, Attributes, ROOT};
@@ -37,22 +38,22 @@ pub struct MountOptions {
     pub gid: u32,
     /// Permissions of the files (`0o600`); users that may read them may search a folder.
     pub permissions: u32,
-    /// Let the page cache hold writes back. Of folders only: the kernel then keeps the size of a
-    /// file itself, and begins with 0 for one that is the mount point.
+    /// True to let the page cache delay writes. For folders only: the kernel then keeps the size of
+    /// a file itself, and starts with 0 for a file that is the mount point.
     pub writeback_cache: bool,
-    /// `O_TRUNC`, and cutting the path to nothing, change nothing, as of a block device.
-    /// `ftruncate` zeroes as ever.
+    /// True to ignore `O_TRUNC` and `truncate(path, 0)`, as block devices do. `ftruncate` still
+    /// zeroes.
     pub ignore_truncate: bool,
-    /// Bypass the page cache for every open file, not only with `O_DIRECT`: for a loop device,
-    /// which has a cache of its own.
+    /// True to bypass the page cache for every open file, not only with `O_DIRECT`: for a loop
+    /// device, which has a cache of its own.
     pub direct_io: bool,
     /// Take requests over io_uring where the kernel offers it.
     pub over_ring: bool,
     /// The time of day, seconds since 1970.
     pub now_s: fn() -> u64,
-    /// True if the thread with this id is being killed, or that cannot be known
-    /// ([`crate::fuse::kernel::is_killed`]). It is asked on helper threads, of those whose requests
-    /// were interrupted.
+    /// True if the thread with this id is being killed, or if that is unknown
+    /// ([`crate::fuse::kernel::is_killed`]). Helper threads call it for askers whose requests were
+    /// interrupted.
     pub is_killed: fn(u32) -> bool,
 }
 
@@ -70,12 +71,13 @@ pub enum Transport {
 /// A volume of a mount.
 pub(super) struct Shared {
     pub(super) volume: Volume,
-    /// Writes of its device, begun and ended, of all exports, when its times were asked for last.
+    /// The number of writes of its device by all exports, begun and ended, at the last query of its
+    /// times.
     changes: AtomicU64,
-    /// When it was seen that there were more, or the mount was made; seconds since 1970.
+    /// The time of the last query that saw a larger number, or of the mount; seconds since 1970.
     changed_s: AtomicU64,
-    /// It was truncated since somebody asked: the kernel takes it for as short until it looks
-    /// again.
+    /// True if it was truncated since the last call of [`Mount::take_truncation`]: the kernel
+    /// believes the shorter size until it asks again.
     was_truncated: AtomicBool,
 }
 
@@ -86,13 +88,14 @@ impl Shared {
         Shared { volume, changes, changed_s, was_truncated: AtomicBool::new(false) }
     }
 
-    /// When it was last written, about: two times differ if it was written between them.
+    /// The approximate time of the last write: two returned times differ if a write came between
+    /// them.
     fn time_s(&self, now_s: fn() -> u64) -> u64 {
         let changes = changes_of(&self.volume);
         let is_counted = self.volume.device.attribute("queue/iostats").is_none_or(|on| on != "0");
         let is_changed = self.changes.load(Relaxed) != changes || !is_counted;
         let now_s = now_s();
-        // A change within the second that was told last is told in a later one.
+        // A change within the last reported second is reported with a later second.
         if is_changed && now_s > self.changed_s.load(Relaxed) {
             self.changes.store(changes, Relaxed);
             self.changed_s.fetch_max(now_s, Relaxed);
@@ -113,7 +116,7 @@ struct Handle {
     _member: Member,
 }
 
-/// The state that one session tells the others.
+/// The state of one session that the others read.
 #[repr(align(128))]
 #[derive(Default)]
 struct Told {
@@ -125,10 +128,10 @@ struct Told {
 pub struct Mount {
     options: MountOptions,
     made_s: u64,
-    /// The kernel keeps its page cache true to what passes it by.
+    /// True if the kernel keeps its page cache coherent with direct I/O.
     direct_is_coherent: AtomicBool,
     volumes: Vec<Shared>,
-    /// No holes are punched.
+    /// True to refuse to punch holes.
     refuses_holes: AtomicBool,
     handles: Lock<Slab<Handle>>,
     interrupts: Interrupts,
@@ -138,7 +141,7 @@ pub struct Mount {
     /// Sessions that have a ring, and those that have handed it to the kernel.
     rings: AtomicUsize,
     registered: AtomicUsize,
-    /// As a number, how requests come.
+    /// The transport, as a number.
     transport: AtomicUsize,
     initialised: AtomicBool,
     failure: OnceLock<String>,
@@ -179,8 +182,8 @@ impl Mount {
         &self.options
     }
 
-    /// Refuse to punch holes, even if the devices can, or no longer. Any thread may call; requests
-    /// that begin later are answered so.
+    /// Refuse to punch holes, even if the devices support it, or end the refusal. Any thread may
+    /// call; the setting counts for requests that begin later.
     pub fn refuse_holes(&self, on: bool) {
         self.refuses_holes.store(on, SeqCst);
     }
@@ -213,17 +216,17 @@ impl Mount {
         self.serving.load(Acquire)
     }
 
-    /// Sessions that there are at the most.
+    /// The number of sessions.
     pub(super) fn session_count(&self) -> usize {
         self.sessions.len()
     }
 
-    /// True if the kernel and the server have agreed on how to speak.
+    /// True if the kernel and the server have negotiated the protocol.
     pub fn is_initialised(&self) -> bool {
         self.initialised.load(Acquire)
     }
 
-    /// Why the mount cannot be served, if so.
+    /// The reason why the mount cannot be served, if it cannot.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
@@ -248,7 +251,7 @@ impl Mount {
         }
     }
 
-    /// Have all sessions look again.
+    /// Wake all sessions.
     pub(super) fn wake_all(&self) {
         self.sessions.iter().filter_map(|told| told.context.get()).for_each(|cx| cx.wake());
     }
@@ -279,27 +282,27 @@ impl Mount {
         self.is_complete() && self.rings.load(Relaxed) == self.sessions.len()
     }
 
-    /// It is agreed how requests come: the sessions do accordingly.
+    /// Notes the transport that was agreed upon, and wakes the sessions.
     pub(super) fn agree(&self, transport: Transport) {
         self.transport.store(transport as usize, Release);
         self.wake_all();
     }
 
-    /// A session's ring is with the kernel. With the last one requests may come.
+    /// Notes that a session has registered its ring. Requests may come once all have.
     pub(super) fn registered(&self) {
         if self.registered.fetch_add(1, AcqRel) + 1 == self.sessions.len() {
             self.initialised();
         }
     }
 
-    /// A session is over. After the last of them nothing is open.
+    /// Notes that a session is over. The end of the last one closes all handles.
     pub(super) fn end(&self, user: &LockCounters) {
         if self.serving.fetch_sub(1, AcqRel) == 1 {
             *self.handles.lock(user) = Slab::new();
         }
     }
 
-    /// Session `number` has seen so many requests.
+    /// Publishes that session `number` has seen so many requests.
     pub(super) fn tell_requests(&self, number: usize, requests: u64) {
         self.sessions[number].requests.store(requests, Relaxed);
     }
@@ -368,22 +371,22 @@ impl Mount {
         self.volumes[index].was_truncated.store(true, Release);
     }
 
-    /// True if volume `index` was cut since this was asked last, by truncating its file: to the
-    /// kernel the file is as short then until somebody asks for its attributes.
+    /// True if volume `index` was truncated since the last call: the kernel believes the shorter
+    /// size until a process asks for the file's attributes.
     pub fn take_truncation(&self, index: usize) -> bool {
         self.volumes[index].was_truncated.swap(false, AcqRel)
     }
 
     /// Notes the features that the kernel offers.
     pub(super) fn kernel_offers(&self, flags: proto::InitFlags) {
-        // It came together with that.
+        // The kernel got this flag in the same version as coherent direct I/O.
         let offers = flags.contains(proto::InitFlags::DIRECT_IO_ALLOW_MMAP);
         self.direct_is_coherent.store(offers, Release);
     }
 
-    /// True if files opened with `O_DIRECT` may be served past all that the kernel does about its
-    /// page cache: several at a time. Where the kernel does not, it would not see what others have
-    /// in there.
+    /// True if files opened with `O_DIRECT` may bypass the kernel's handling of its page cache, so
+    /// that several writes run at a time. False with a kernel that would then miss the cached data
+    /// of other processes.
     pub(super) fn direct_is_coherent(&self) -> bool {
         self.direct_is_coherent.load(Acquire)
     }
@@ -402,7 +405,7 @@ impl Mount {
 
     // --- handles
 
-    /// User `uid` has opened volume `index`: the number of its handle.
+    /// Notes that user `uid` has opened volume `index`. Returns the number of the handle.
     pub(super) fn open(&self, index: usize, uid: u32, user: &LockCounters) -> u64 {
         let shared = &self.volumes[index];
         let member = shared.volume.membership.of([], || Some(uid));
@@ -420,7 +423,7 @@ impl Mount {
     /// A handle was closed for the last time.
     pub(super) fn release(&self, handle: u64, user: &LockCounters) {
         let open = self.handles.lock(user).remove(handle as u32);
-        // The file is closed without the lock.
+        // Drops the handle after the lock is released.
         drop(open);
     }
 }

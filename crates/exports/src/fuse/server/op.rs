@@ -3,7 +3,7 @@
 //! Invariants:
 //! * An operation lives from its request until its answer. Its bios name it by its
 //!   [`OpId`](crate::server::OpId), so the id is not used again before all of them are back.
-//! * `pending` counts its bios and queries that are not back. The operation goes on at 0.
+//! * `pending` counts its bios and queries that have not come back. The operation goes on at 0.
 //! * The first status other than `Ok` stays.
 
 use super::mount::group_of;
@@ -22,7 +22,7 @@ pub const IN_FLIGHT_MAX: u32 = 128;
 pub(super) struct ReplyTo {
     /// The kernel's number of the request.
     pub(super) unique: u64,
-    /// The entry of the ring that it came in; `None` if by the descriptor.
+    /// The ring entry that it came in; `None` if it came by the descriptor.
     pub(super) entry: Option<usize>,
 }
 
@@ -53,7 +53,7 @@ pub(super) enum OpKind {
     Read { skip: usize, length: u32 },
     /// A write of whole blocks.
     Write { length: u32 },
-    /// An operation that is answered with success alone.
+    /// An operation whose answer has no data.
     Bare,
     /// The end of a file becomes zeroes.
     Truncate(Truncate),
@@ -77,11 +77,11 @@ pub(super) struct Op {
     pub(super) status: Status,
     /// Its data, once the bio is back.
     pub(super) buf: Option<IoBuf>,
-    /// It has a range of its volume locked, or waits for that.
+    /// True if it has a range of its volume locked, or waits for the lock.
     pub(super) locked: bool,
-    /// It may take long, so it ends early when its asker is killed.
+    /// True if it may take long, so that it ends early when its asker is killed.
     pub(super) is_long: bool,
-    /// Its asker was killed, and it ends early.
+    /// True if it ends early, because its asker was killed.
     pub(super) interrupted: bool,
 }
 
@@ -104,8 +104,8 @@ impl Op {
         }
     }
 
-    /// Takes the buffer of a bio that is back, which was that `part` of the operation. True when no
-    /// other bio is pending.
+    /// Takes back the buffer of a bio that was part `part` of the operation. True if no other bio
+    /// is pending.
     #[inline]
     pub(super) fn end_bio(&mut self, part: usize, buf: Option<IoBuf>) -> bool {
         match &mut self.kind {

@@ -1,7 +1,8 @@
 //! The operations of a session, and which of them are ready for their next step.
 //!
 //! Invariants:
-//! * Nothing is allocated after the table was made, while at most [`IN_FLIGHT_MAX`] are in it.
+//! * The table allocates only when it is made, as long as at most [`IN_FLIGHT_MAX`] operations are
+//!   in it.
 //! * An operation is ready when its bios are back and its next step has not been taken.
 
 use super::op::{IN_FLIGHT_MAX, Op};

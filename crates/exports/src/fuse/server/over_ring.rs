@@ -5,11 +5,12 @@
 //!  a session has none       --> INIT is answered without it           --> rings are dropped
 //! ```
 //!
-//! The kernel lets nobody ask anything before each of its queues has an entry. The descriptor still
-//! carries the first request, forgotten inodes, interrupts, and the end of the mount.
+//! The kernel blocks all askers until each of its queues has an entry. The descriptor still carries
+//! the first request, forgotten inodes, interrupts, and the end of the mount.
 //!
 //! Invariants:
-//! * No session reads a request until all are there, so that the one that reads the first knows.
+//! * No session reads a request until all sessions exist, so that the reader of the first request
+//!   knows whether all have rings.
 //! * Each queue belongs to one session, and a request is answered by its own entry.
 //! * A ring that is registered, but not readable, has no requests until its poll ends.
 
@@ -99,7 +100,7 @@ impl OverRing {
         self.is_polling
     }
 
-    /// True when only a poll would tell of requests, and there is none.
+    /// True if only a poll would announce requests, and none is in the ring.
     pub(super) fn needs_poll(&self) -> bool {
         self.is_registered && !self.is_readable && !self.is_polling
     }
@@ -114,15 +115,15 @@ impl OverRing {
     pub(super) fn end_poll(&mut self) {
         self.is_polling = false;
         self.ring.clear();
-        // An entry that came meanwhile is cleared too, and does not signal again: so there may be
-        // requests, whatever became of the poll.
+        // The clearing also covers an entry that came meanwhile and does not signal again. So there
+        // may be requests, whatever the poll returned.
         self.is_readable = true;
     }
 
     /// Hands answers to the kernel, and takes what has come; [`OverRing::next`] returns it.
     ///
     /// # Errors
-    /// If the ring is of no use any more.
+    /// The ring is unusable.
     pub(super) fn enter(&mut self) -> io::Result<()> {
         self.is_readable = false;
         self.ring.enter()
@@ -137,7 +138,7 @@ impl OverRing {
             return Ok(());
         }
         let entered = self.ring.enter();
-        // The same call has brought the entries that had come.
+        // The same call has also fetched the entries that had come.
         self.is_readable = self.ring.check_completions();
         entered
     }
@@ -163,12 +164,12 @@ impl OverRing {
         if bytes <= ROOM { self.ring.take(entry) } else { None }
     }
 
-    /// Gives it back; returns a buffer that is not the entry's.
+    /// Gives a payload buffer back; returns the buffer if it is not the entry's.
     pub(super) fn put(&mut self, entry: usize, buf: IoBuf) -> Option<IoBuf> {
         self.ring.put(entry, buf)
     }
 
-    /// The payload of an entry, if it is here.
+    /// The payload of an entry, unless it was taken.
     pub(super) fn payload(&mut self, entry: usize) -> Option<&mut [u8]> {
         self.ring.payload(entry)
     }
@@ -180,7 +181,7 @@ impl OverRing {
     }
 }
 
-/// The mount has ended, or is about to.
+/// True if the result means that the mount has ended or is about to.
 fn is_gone(result: i32) -> bool {
     [errno::ENOTCONN, errno::ECONNABORTED, errno::ENODEV, errno::ECANCELED].contains(&-result)
 }

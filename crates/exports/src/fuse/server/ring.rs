@@ -8,10 +8,11 @@
 //! ```
 //!
 //! Invariants:
-//! * The kernel reads and writes the memory of an entry only inside [`Ring::enter`], on the thread
-//!   that made the ring: it is set up for a single issuer whose work is done when it asks for it.
-//! * The memory of an entry that is with the kernel stays where it is, and is not handed out; the
-//!   ring is closed before it goes.
+//! * The kernel accesses the memory of an entry only inside [`Ring::enter`], on the thread that
+//!   made the ring: the ring has a single issuer and defers its task work
+//!   (`IORING_SETUP_DEFER_TASKRUN`).
+//! * The memory of an entry that the kernel has stays in place and is not handed out. The ring is
+//!   closed before the memory is freed.
 
 #![allow(unsafe_code, reason = "commands of io_uring name memory by address")]
 
@@ -26,7 +27,7 @@ use std::ptr::NonNull;
 
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
-/// Wait for nothing, but do what the kernel has put off (`IORING_ENTER_GETEVENTS`).
+/// Run deferred task work without waiting (`IORING_ENTER_GETEVENTS`).
 const GET_EVENTS: u32 = 1;
 /// Bytes of each of the two parts of a header that a request's own headers are copied to.
 const PART_BYTES: usize = 128;
@@ -64,7 +65,7 @@ struct Entry {
     queue: u16,
     /// A box of its own, which no reference names while the kernel has the entry.
     known: NonNull<Known>,
-    /// Its data; not here while a request is being carried out with it.
+    /// Its data; `None` while an operation uses it.
     payload: Option<IoBuf>,
     ours: bool,
 }
@@ -74,8 +75,8 @@ pub(crate) struct Ring {
     // Closed before the memory goes.
     uring: IoUring<squeue::Entry128, cqueue::Entry>,
     entries: Vec<Entry>,
-    /// Signalled when the kernel has put something off: a ring that is set up so does not tell by
-    /// its own descriptor.
+    /// Signalled when the kernel has deferred work: the descriptor of a ring with deferred task
+    /// work does not signal this itself.
     bell: OwnedFd,
     /// Where data begins in a payload buffer.
     data_at: usize,
@@ -125,12 +126,13 @@ impl Ring {
         Ok(Ring { uring, entries: entries.collect(), bell, data_at, unsubmitted: false })
     }
 
-    /// Readable when [`Ring::enter`] would find something, from when it was cleared.
+    /// The descriptor that becomes readable when [`Ring::enter`] has something to do, since the
+    /// last [`Ring::clear`].
     pub(crate) fn fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
 
-    /// Forget what made the descriptor readable. Enter after this.
+    /// Clear the descriptor. [`Ring::enter`] must follow.
     pub(crate) fn clear(&self) {
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
     }
@@ -164,10 +166,10 @@ impl Ring {
         assert!(pushed.is_ok(), "there is a place for each entry");
     }
 
-    /// Hand commands to the kernel, and let it do what it has put off.
+    /// Hand commands to the kernel, and run its deferred work.
     ///
     /// # Errors
-    /// None that a caller could do anything about but end.
+    /// The ring is unusable: the caller must end its session.
     pub(crate) fn enter(&mut self) -> io::Result<()> {
         let waiting = self.uring.submission().len() as u32;
         self.unsubmitted = false;
@@ -207,7 +209,7 @@ impl Ring {
         let header = entry.header();
         let payload = header.entry.payload_sz as usize;
         let length = wire::read::<InHeader>(&header.in_out).map_or(0, |header| header.len as usize);
-        // The bytes that are neither header nor payload are the operation's own.
+        // The remaining bytes, neither header nor payload, are the operation's own structure.
         let own = length.saturating_sub(IN_HEADER_BYTES + payload).min(PART_BYTES);
         let at = IN_HEADER_BYTES + own;
         out[..IN_HEADER_BYTES].copy_from_slice(&header.in_out[..IN_HEADER_BYTES]);
@@ -219,13 +221,13 @@ impl Ring {
         (at + more, at + payload)
     }
 
-    /// The payload buffer of an entry of ours, if it is here.
+    /// Takes the payload buffer of an entry of ours, if it was not taken.
     pub(crate) fn take(&mut self, place: usize) -> Option<IoBuf> {
         debug_assert!(self.entries[place].ours);
         self.entries[place].payload.take()
     }
 
-    /// Gives it back; a buffer that is not the entry's is returned.
+    /// Gives a payload buffer back; returns the buffer if it is not the entry's.
     pub(crate) fn put(&mut self, place: usize, buf: IoBuf) -> Option<IoBuf> {
         let entry = &mut self.entries[place];
         // SAFETY: it is there as long as the entry, and nobody writes to this after it was made.
@@ -328,7 +330,7 @@ mod tests {
             let payload = entry.payload.take().expect("it is here");
             assert_eq!((payload[4096], payload[8191]), (byte, byte));
             entry.payload = Some(payload);
-            // It moves, and its memory does not.
+            // The entry moves; its memory does not.
             moved.push(entry);
             entry = moved.pop().expect("it was pushed");
         }

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! * The search asks for the range from [`Seek::range`] on, whose start only grows.
-//! * A range that the device tells nothing of counts as data. So does all the rest after
+//! * A range without an answer of the device counts as data. So does all the rest after
 //!   [`ASKS_MAX`] answers.
 
 use drystone_core::extent::Extent;
@@ -13,7 +13,7 @@ const ASKS_MAX: u32 = 256;
 
 /// The progress of a search.
 pub(super) struct Seek {
-    /// Nothing was found before this.
+    /// The search has covered everything before this offset.
     at: u64,
     /// The search is for a hole, not data.
     hole: bool,

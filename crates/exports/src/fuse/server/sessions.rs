@@ -1,7 +1,7 @@
 //! The front end of a worker: its sessions.
 //!
-//! Invariant: a session that may have requests to read has a poll with the ring, or is at a bound
-//! and goes on with what completes, or is in `again` or `unarmed`.
+//! Invariant: a session that may have requests to read is in `again` or `unarmed`, or has a poll in
+//! the ring, or is at a bound and goes on when an operation completes.
 
 use super::busy_poll::BUSY_POLL_NS_MAX;
 use super::event::Event;
@@ -16,9 +16,9 @@ use drystone_core::{Bio, Slab};
 #[derive(Default)]
 pub(crate) struct Sessions {
     sessions: Slab<Session>,
-    /// Sessions that something happened to in this round.
+    /// Sessions that had an event in this round.
     touched: Vec<u32>,
-    /// Sessions that have more to read once their bios are on their way.
+    /// Sessions that have more to read once their bios are submitted.
     again: Vec<u32>,
     /// Sessions that need a poll before a sleep.
     unarmed: Vec<u32>,
@@ -57,8 +57,8 @@ impl Sessions {
         }
     }
 
-    /// Room in the lists, so that none of them grows on the way of an I/O: a session is named by
-    /// each of its bios at the most, and once by each other event.
+    /// Reserves room in the lists, so that none of them grows on the data path: a session is in a
+    /// list at most once for each of its bios and once for each other event.
     fn reserve(&mut self) {
         let sessions = self.sessions.numbers_end() as usize + 1;
         self.touched.reserve(sessions * (2 * IN_FLIGHT_MAX as usize));
@@ -92,8 +92,8 @@ impl Sessions {
 /// Handles the end of a session's operation on the ring.
 fn end_event(session: &mut Session, work: &mut Work, event: Event, ended: RingEvent) {
     match event {
-        // The kernel cancels what a thread started when that thread ends, and that may have been a
-        // visitor's: then it is done again.
+        // The kernel cancels the operations of a thread that ends, and a visitor may have started
+        // this one: begin the poll again.
         Event::Poll | Event::RingPoll => session.end_poll(event, ended.result != -errno::ECANCELED),
         Event::Extents(op) => end_query(session, work, op, ended.buffers),
         Event::Asker => session.end_asker_check(ended.result, work),
@@ -148,8 +148,8 @@ impl FrontEnd for Sessions {
         }
     }
 
-    /// A wake-up does not say which session it is for. So each session checks that has news of
-    /// others, waits for its mount, has not seen all interrupts, or has an asker to check.
+    /// A wake-up does not say which session it is for. So this checks each session that has news of
+    /// others, waits for its mount, has unseen interrupts, or has an asker to check.
     fn collected(&mut self, work: &mut Work) {
         for (place, session) in self.sessions.iter() {
             let is_time = |at: Ns| at <= work.cx.set().clock().now();

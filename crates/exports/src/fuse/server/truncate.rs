@@ -1,9 +1,9 @@
-//! The whole blocks behind the new end of a truncated file, which become zeroes, piece by piece.
+//! Zeroes the whole blocks behind the new end of a truncated file, piece by piece.
 //!
 //! Invariants:
 //! * The pieces cover the range once, in order.
-//! * A device without an operation of its own for zeroes gets plain writes of one buffer of zeroes,
-//!   used again and again, so that the memory of a session suffices.
+//! * A device without a write-zeroes operation gets plain writes of one buffer of zeroes, which is
+//!   reused, so that the memory of a session suffices.
 
 use crate::server::ZeroWrites;
 use drystone_core::{Bio, BioFlags, IoBuf};
@@ -21,7 +21,7 @@ impl Truncate {
     /// A truncation to `size` that zeroes `range`, whole blocks: by the device itself, or by writes
     /// of at most `longest` bytes.
     pub(super) fn new(size: u64, range: Range<u64>, longest: Option<u32>) -> Self {
-        // A device that zeroes by itself takes all at once.
+        // A device that zeroes by itself gets the whole range at once.
         let piece = longest.map_or(u64::MAX, u64::from);
         Truncate { size, rest: ZeroWrites::new(range, piece), by_writes: longest.is_some() }
     }

@@ -7,8 +7,9 @@
 //! [`Blocks`] draws the edges. The blocks are locked meanwhile ([`super::write_locks`]).
 //!
 //! Invariants:
-//! * A step begins when all bios of the one before are back, and only if none failed.
-//! * A write has its data in one buffer of all its blocks; its edge buffers only complete that.
+//! * A step begins when all bios of the previous one are back, and only if none failed.
+//! * A write has its data in one buffer for all its blocks; the edge buffers only supply the
+//!   missing bytes.
 //! * Zeroing writes its edge buffers, and the device zeroes the blocks between them.
 
 use crate::server::{Blocks, DATA_AT};
@@ -24,12 +25,13 @@ const WHOLE: usize = 2;
 enum Kind {
     Write(BioFlags),
     Zeroes(BioFlags),
-    /// Zeroes from the new end of a file to the end of the block: whole blocks follow.
+    /// Zeroes from the new end of a file to the end of its block; the truncation of whole blocks
+    /// follows.
     Truncate,
 }
 
 impl Kind {
-    /// The flags by which the device zeroes whole blocks, if it does.
+    /// The flags of the bio that zeroes whole blocks, if this kind has one.
     fn zeroes(self) -> Option<BioFlags> {
         match self {
             Kind::Write(_) => None,
@@ -90,7 +92,7 @@ pub(super) struct UnalignedWrite {
     blocks: Blocks,
     state: State,
     edges: EdgeBlocks,
-    /// The blocks between the edges have their bio.
+    /// True if the blocks between the edges have their bio.
     has_zeroed: bool,
 }
 
@@ -131,12 +133,13 @@ impl UnalignedWrite {
         self.kind == Kind::Truncate
     }
 
-    /// True when it writes back: the point of no return.
+    /// True once it writes back and can no longer stop.
     pub(super) fn is_writing(&self) -> bool {
         self.state == State::Writing
     }
 
-    /// Takes the next step. All bios so far are back; `failed` if one failed or nobody waits.
+    /// Takes the next step, once all bios are back. `failed`: one of them failed, or nobody waits
+    /// for the answer.
     pub(super) fn advance(&mut self, failed: bool) -> Step {
         match self.state {
             State::Waiting if !failed => {
@@ -152,7 +155,7 @@ impl UnalignedWrite {
         }
     }
 
-    /// The edge blocks to read, by the number of the part: where each begins.
+    /// The begin of each edge block to read, by the number of its part.
     pub(super) fn edge_reads(&self) -> [Option<u64>; 2] {
         self.blocks.edges()
     }
@@ -228,7 +231,7 @@ mod tests {
         buf
     }
 
-    /// Carries it out on `disk`, as a session does.
+    /// Carries the write out on `disk`, as a session does.
     fn carry_out(mut write: UnalignedWrite, disk: &mut [u8]) {
         assert_eq!(write.advance(false), Step::ReadEdges);
         for (part, block) in write.edge_reads().into_iter().enumerate() {
@@ -255,7 +258,7 @@ mod tests {
         assert_eq!(write.advance(false), Step::End);
     }
 
-    /// All ranges of some blocks against an array of bytes.
+    /// Compares all ranges of some blocks with an array of bytes.
     #[test]
     fn only_the_range_changes() {
         for start in 0..3 * BLOCK {

@@ -1,7 +1,7 @@
 //! The volumes of a mount as one session uses them: devices of its context, and their sizes.
 //!
-//! Invariant: a size is asked for again only when a request ends behind the one that is known, or
-//! asks for the size itself. A device that shrinks refuses what is behind its end.
+//! Invariant: the size is queried again only when a request ends behind the known size, or asks for
+//! the size itself. A device that has shrunk refuses I/O behind its end.
 
 use super::mount::Mount;
 use crate::server::{Blocks, Geometry, Work, errno};

@@ -5,15 +5,15 @@
 //!   parts of blocks: exclusive lock -- one at a time of a session and volume --> in line
 //! ```
 //!
-//! A device writes whole blocks, so a write of parts of them reads, merges and writes back, and no
-//! other write of the device may come between, of any front end
+//! A device writes whole blocks. So a write of parts of blocks reads, merges and writes back, and
+//! no other write to these blocks may come between, whichever front end it comes by
 //! ([`drystone_core::range_lock`]).
 //!
 //! Invariants:
 //! * At most one unaligned write of a volume has begun. It is the first in line, and only the first
 //!   holds or waits for an exclusive lock.
 //! * `waiting` counts the blocked writes and all unaligned ones, those that have begun too.
-//! * A place of the range lock is the number of the operation.
+//! * The slot of the range lock is the number of the operation.
 
 use super::mount::Mount;
 use super::op::IN_FLIGHT_MAX;
@@ -30,7 +30,7 @@ struct VolumeLocks {
     blocked: VecDeque<(OpId, Box<Bio>)>,
     /// Writes of parts of blocks, in the order in which they came, with all their blocks.
     line: VecDeque<(OpId, Range<u64>)>,
-    /// The first in line has begun.
+    /// True if the first in line has begun.
     has_begun: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) enum Granted {
     Unaligned(OpId),
 }
 
-/// A write that has left before it had its range.
+/// A write that gave up before it had its range.
 pub(super) struct Left {
     /// Its bio, if it is one of whole blocks.
     pub(super) bio: Option<Box<Bio>>,
@@ -54,7 +54,7 @@ pub(super) struct Left {
 pub(super) struct WriteLocks {
     volumes: Vec<VolumeLocks>,
     waiting: usize,
-    /// Places that were granted, the first last.
+    /// Granted slots of the range lock, in reverse order.
     granted: Vec<usize>,
 }
 
@@ -70,7 +70,7 @@ impl VolumeLocks {
         }
     }
 
-    /// Lets the first in line begin if its range is free; else it waits for that.
+    /// Lets the first in line begin if its range is free; otherwise it waits for the range.
     fn lock_first(&mut self) -> Option<OpId> {
         let (id, blocks) = self.line.front()?;
         self.has_begun = self.lock.lock_exclusive(id.index(), blocks);
@@ -162,8 +162,8 @@ impl WriteLocks {
         if may_begin { of.lock_first() } else { None }
     }
 
-    /// Looks which of a volume's writes have their range now; [`WriteLocks::take_granted`] returns
-    /// them.
+    /// Collects the writes of a volume that have their range now; [`WriteLocks::take_granted`]
+    /// returns them.
     pub(super) fn collect_granted(&mut self, volume: usize) {
         let lock = &mut self.volumes[volume].lock;
         if lock.has_news() {
@@ -203,8 +203,8 @@ impl WriteLocks {
         Some(Left { bio, next })
     }
 
-    /// The last write of any volume that waits for its range: when all leave from the end, none
-    /// gets its turn meanwhile.
+    /// The last write of any volume that waits for its range. If the writes leave in this order,
+    /// none of them gets its turn meanwhile.
     pub(super) fn last_blocked(&self) -> Option<(usize, OpId)> {
         self.volumes.iter().enumerate().find_map(|(volume, of)| {
             let last = of.line.back().map(|(id, _)| *id).filter(|id| of.position(*id).is_some());
@@ -213,7 +213,7 @@ impl WriteLocks {
         })
     }
 
-    /// Volumes that there are.
+    /// The number of volumes.
     pub(super) fn volume_count(&self) -> usize {
         self.volumes.len()
     }

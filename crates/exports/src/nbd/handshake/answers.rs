@@ -9,7 +9,7 @@ use crate::nbd::proto::{ClientFlags, InfoCode, OptionCode, ReplyCode, Transmissi
 use crate::nbd::reply::ReplyStyle;
 
 impl Handshake {
-    /// True if TLS is required and not there yet.
+    /// True if TLS is required and not in use yet.
     pub(super) fn lacks_tls(&self) -> bool {
         self.policy == TlsPolicy::Required && !self.tls
     }
@@ -67,9 +67,9 @@ impl Handshake {
         }
     }
 
-    /// `EXPORT_NAME` has no error reply, so each refusal here is the end of the connection. Clients
-    /// that cannot learn the block sizes are served by the byte, as those are that do not keep to
-    /// them.
+    /// Finds the export for `EXPORT_NAME`. This option has no error reply, so each refusal ends the
+    /// connection. A client that cannot learn the block sizes may address any byte, like a client
+    /// that ignores them.
     fn find_for_export_name<D: ExportDirectory + ?Sized>(
         &self,
         data: &[u8],
@@ -105,7 +105,7 @@ impl Handshake {
         self.list_on(option, 0, directory, out)
     }
 
-    /// Answers a listing whose first `listed` exports are told: the next batch, or the end.
+    /// Continues a listing after its first `listed` exports: appends the next batch, or the end.
     pub(super) fn list_on<D: ExportDirectory + ?Sized>(
         &mut self,
         option: u32,

@@ -108,8 +108,8 @@ impl<'a> ContextRequest<'a> {
         fields.end().map(|()| Self { export, queries })
     }
 
-    /// True if a context of this name answers the queries of a list request: all do when there are
-    /// none, and `namespace:` stands for the whole namespace.
+    /// True if a context of this name matches the queries of a list request: without queries all
+    /// do, and `namespace:` stands for the whole namespace.
     pub(super) fn lists(&self, name: &str) -> bool {
         let wildcard = |query: &str| query.ends_with(':') && name.starts_with(query);
         self.queries.is_empty()

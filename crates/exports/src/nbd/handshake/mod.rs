@@ -26,19 +26,18 @@ mod data;
 
 pub use super::close::CloseReason;
 
-/// Longest option data that is looked at: a name with three queries of 4096 bytes each.
+/// The longest option data that is parsed: a name with three queries of 4096 bytes each.
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
 /// Longest option data that is skipped with an error reply; beyond it the connection is closed.
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// Options that one handshake may bring, beside those of [`OPTIONS_PER_EXPORT`].
+/// The most options of one handshake, besides those of [`OPTIONS_PER_EXPORT`].
 pub const OPTIONS_MAX: u32 = 32;
-/// Further options for each export that there is: a client may describe all of them on one
-/// connection.
+/// Further options for each export: a client may describe all exports on one connection.
 pub const OPTIONS_PER_EXPORT: u32 = 4;
 /// Most bytes that one call appends to the output: a batch of a listing, of which the last entry
 /// may bring a name and a description of 4096 bytes each.
 pub const OUTPUT_MAX_BYTES: usize = LIST_BATCH_BYTES + 2 * STRING_MAX_BYTES + 64;
-/// A listing goes on with the next call once it has appended so much.
+/// Bytes after which a listing pauses until the next call.
 const LIST_BATCH_BYTES: usize = 4 << 10;
 
 /// A listener's policy for TLS.
@@ -48,7 +47,7 @@ pub enum TlsPolicy {
     Off,
     /// The client may upgrade; the directory may hold exports that need it.
     Optional,
-    /// Nothing but the upgrade is served in the clear.
+    /// Before TLS only the upgrade is served.
     Required,
 }
 
@@ -118,13 +117,13 @@ enum State {
     ClientFlags,
     OptionHeader,
     OptionData(OptionHeader),
-    /// Data of an option that is answered with an error once it is skipped.
+    /// Skips the data of an option, and then replies with an error.
     Skip {
         option: u32,
         remaining: u32,
         code: ReplyCode,
     },
-    /// A listing is being answered; so many exports are in the output.
+    /// A listing is in progress; so many exports are in the output.
     Listing {
         option: u32,
         listed: usize,
@@ -294,8 +293,8 @@ impl Handshake {
         event
     }
 
-    /// Refuses an upgrade when input follows it: an attacker could have put it there in the clear,
-    /// to be read as if it came from the authenticated client.
+    /// Refuses an upgrade when input follows it: an attacker could have injected the input in the
+    /// clear, so that it would count as sent by the authenticated client.
     fn guard_upgrade(&mut self, event: Option<Event>, rest: &[u8]) -> Option<Event> {
         if event == Some(Event::StartTls) && !rest.is_empty() {
             return Some(self.close(Reason::PlaintextAfterStartTls));

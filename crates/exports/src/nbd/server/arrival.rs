@@ -15,7 +15,7 @@ pub enum Arrival {
     Connection(Incoming),
 }
 
-/// The inbox of a worker, as a listener that spreads connections sees it. Any thread may call.
+/// The inbox of a worker, as seen by a listener that spreads connections. Any thread may call.
 pub trait ConnectionInbox: Send + Sync {
     /// Connections that were handed to the worker and are not closed.
     fn connections(&self) -> u32;
@@ -23,7 +23,7 @@ pub trait ConnectionInbox: Send + Sync {
     /// Counts one more, until it is dropped.
     fn enter(&self) -> Client;
 
-    /// Hands a connection to the worker. If that has ended, the socket is closed.
+    /// Hands a connection to the worker; closes the socket if the worker has ended.
     fn put_connection(&self, incoming: Incoming, user: &LockCounters);
 }
 
@@ -37,7 +37,7 @@ pub struct Listener {
     pub table: Arc<ExportTable>,
     /// The inboxes of all workers, over which its connections are spread.
     pub peers: Vec<Arc<dyn ConnectionInbox>>,
-    /// A socket with this number or a higher one is closed at once: the kernel gives the lowest
-    /// number that is free, so the process has few descriptors left, which others need.
+    /// The server closes a new socket at once if its number is this or higher. The kernel gives the
+    /// lowest free number, so the process then has few descriptors left, which other uses need.
     pub descriptors_max: i32,
 }

@@ -1,28 +1,28 @@
-//! Whether a connection's next receive waits a moment, so that it finds several requests at once
-//! (as network cards hold interrupts back).
+//! Coalesces receives: decides whether a connection's next receive waits a moment, so that it finds
+//! several requests at once (like the interrupt coalescing of network cards).
 //!
 //! A client that keeps many requests in flight but sends them one by one makes a fast server
 //! wake up, enter the kernel and answer once for each. A receive that waits for
 //! [`DELAY_NS`] finds the requests that came meanwhile and answers them together, at less than
 //! half the processor time of both sides.
 //!
-//! Nobody says how many requests a client keeps in flight, so it is tried: every
-//! [`PAUSE`] receives a [`TRIAL`] of delayed ones. If those find [`WORTH`] requests each or more,
-//! delaying goes on for as long as that stays so. A client that waits for each reply is thus
-//! delayed in 1.5 % of its requests, and one that fills receives by itself never.
+//! The number of requests that a client keeps in flight is unknown, so the server tries: a
+//! [`TRIAL`] of delayed receives follows every [`PAUSE`] receives. If those find [`WORTH`] requests
+//! each or more, the delay stays on as long as this holds. So a client that waits for each reply is
+//! delayed in 1.5 % of its requests, and one whose requests fill a receive anyway never.
 
 use drystone_core::clock::Ns;
 
-/// The time that a receive waits. Three to five requests of a client that sends as fast as it can;
-/// short against the 50 us of a fast disk.
+/// The time that a receive waits: a client that sends at full speed sends three to five requests in
+/// it. It is short against the 50 us of a fast disk.
 pub(super) const DELAY_NS: Ns = 20_000;
-/// Receives of a trial, and of a look at how things go.
+/// Receives of a trial, and between two checks of the mode.
 const TRIAL: u32 = 16;
 /// Receives without delay between two trials.
 const PAUSE: u32 = 1024;
 /// Requests a delayed receive must find on average.
 const WORTH: u32 = 2;
-/// With this many requests a receive by themselves, clients need no delay.
+/// With this many requests in an undelayed receive, clients need no delay.
 const PLENTY: u32 = 6;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -34,11 +34,11 @@ enum Mode {
 /// The state of one connection.
 pub(super) struct Coalesce {
     mode: Mode,
-    /// Receives left until the mode is looked at.
+    /// Receives left until the next check of the mode.
     left: u32,
-    /// Requests found since.
+    /// Requests found since the last check.
     requests: u32,
-    /// The next receive waits, and has been announced.
+    /// True while the wait before the next receive has begun and not ended.
     is_waiting: bool,
 }
 
@@ -60,7 +60,7 @@ impl Coalesce {
         self.is_waiting = false;
     }
 
-    /// True between the two.
+    /// True during the wait.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.is_waiting
@@ -97,8 +97,8 @@ impl Coalesce {
 mod tests {
     use super::*;
 
-    /// Feed receives that find `prompt` requests without and `delayed` with a delay; the share
-    /// of receives that were delayed, in percent.
+    /// Feeds receives that find `prompt` requests without and `delayed` with a delay. Returns the
+    /// percentage of delayed receives.
     fn share(prompt: u32, delayed: u32) -> u32 {
         let mut c = Coalesce::new();
         let mut count = 0;

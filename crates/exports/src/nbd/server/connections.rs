@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! * Everything here belongs to the worker's thread. New connections come through its inbox.
-//! * Without connections that have a deadline or a share of the budget there is none: an idle
-//!   server sleeps.
+//! * The front end has a deadline only while a connection has one or has a share of the budget: an
+//!   idle server sleeps.
 
 use super::arrival::Arrival;
 use super::coalesce::DELAY_NS;
@@ -22,7 +22,7 @@ use drystone_core::{Bio, BioList, Slab};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// The time that a stopping server waits for clients to take the replies that they are owed.
+/// The time that a stopping server gives clients to take their replies.
 const DRAIN_NS: Ns = 5_000_000_000;
 /// The time between two sweeps of connections that have more memory than their minimum.
 const SWEEP_NS: Ns = 1_000_000_000;
@@ -35,19 +35,19 @@ pub(crate) struct Connections {
     connections: Slab<Connection>,
     /// Connections that have not chosen an export, the oldest first.
     negotiating: Vec<u32>,
-    /// Connections that something happened to in this round.
+    /// Connections that had an event in this round.
     touched: Vec<u32>,
-    /// Connections that have more to do once their bios are on their way.
+    /// Connections that have more to do once their bios are submitted.
     again: Vec<u32>,
-    /// Connections whose next receive waits, and until when.
+    /// Connections whose next receive waits, and the end of the wait.
     delayed: Vec<u32>,
     resume_at: Ns,
     deadlines: Deadlines,
-    /// When connections are swept; 0 is never.
+    /// The time of the next sweep of connections; 0 is never.
     sweep_at: Ns,
     /// Connections that wait for memory.
     short: Vec<u32>,
-    /// Connections with requests that wait for others that write the same blocks.
+    /// Connections with requests that wait for other writes of the same blocks.
     ranges: Vec<u32>,
     /// The time of this round; kept only while there are deadlines.
     now: Ns,
@@ -68,8 +68,8 @@ impl Connections {
         self.bound_negotiating(table);
     }
 
-    /// Closes one of a table's connections in the handshake if there are too many: one of the
-    /// client that has most of them, rather one that has sent nothing, the oldest of those.
+    /// Closes a connection in the handshake if a table has too many. It is one of the client that
+    /// has most of them, preferably one that has sent nothing, and of those the oldest.
     fn bound_negotiating(&mut self, table: TableId) {
         let Connections { negotiating, connections, .. } = self;
         let standing = |number: &u32| {
@@ -82,7 +82,7 @@ impl Connections {
             return;
         }
         let of = |origin: Origin| all.iter().filter(|(other, ..)| *other == origin).count();
-        // The newest comes in. Of equal ones the first is taken.
+        // The newest connection stays. Of equal ones the first is closed.
         let oldest = all[..all.len() - 1].iter();
         let victim =
             oldest.min_by_key(|(origin, has_spoken, _)| (Reverse(of(*origin)), *has_spoken));
@@ -172,7 +172,7 @@ impl Connections {
         }
     }
 
-    /// Start the receives that waited, if their moment is over.
+    /// Start the receives whose wait is over.
     fn resume(&mut self, work: &mut Work) {
         if !self.stopping && work.cx.now() < self.resume_at {
             return;
@@ -188,7 +188,7 @@ impl Connections {
             self.touched.push(number);
         }
         self.delayed = delayed;
-        // Data that has come is there at once, without another round.
+        // This receives data that has come at once, without another round.
         work.cx.submit_ring();
     }
 
@@ -206,7 +206,7 @@ impl Connections {
 
     // --- memory
 
-    /// Go on with the connections that have got the memory they waited for.
+    /// Go on with the connections whose memory was granted.
     fn go_on_with_memory(&mut self) {
         let Connections { short, touched, connections, .. } = self;
         short.retain(|number| {
@@ -218,7 +218,7 @@ impl Connections {
         });
     }
 
-    /// Go on with the connections whose requests need not wait for others any more.
+    /// Go on with the connections whose requests may have their range now.
     fn go_on_with_ranges(&mut self) {
         let Connections { ranges, touched, connections, .. } = self;
         ranges.retain(|number| {
@@ -230,8 +230,7 @@ impl Connections {
         });
     }
 
-    /// Let connections give back what they do not use, and let what was freed go back to the
-    /// system.
+    /// Let connections give back unused memory, and return freed memory to the system.
     fn sweep(&mut self, work: &mut Work) {
         let mut shared = false;
         for number in 0..self.connections.numbers_end() {
@@ -268,7 +267,8 @@ impl Connections {
             let idle = self.tables[connection.table().0].settings().idle_timeout_ns;
             let due = connection.active_ns() + idle;
             if self.stopping && connection.has_bios() {
-                // They end, at the latest by their device's time-out; then the client has its time.
+                // Its requests end at the latest by their device's time-out; then the client's own
+                // time begins.
                 self.deadlines.set(number, now + DRAIN_NS);
                 continue;
             }
@@ -344,11 +344,11 @@ impl FrontEnd for Connections {
         }
         let Some(connection) = self.connections.get_mut(number) else { return };
         connection.note_activity(self.now);
-        // Nobody asks for these to end early, but the kernel cancels what a thread started when
-        // that thread ends, and that may have been a visitor's: then it is done again.
+        // The server never cancels these operations. The kernel cancels the operations of a thread
+        // that ends, which may have been a visitor: begin the operation again.
         let moved = (ended.result != -errno::ECANCELED).then_some(ended.result);
         match ended.buffers {
-            // Without an answer (there was no thread to ask) all of it counts as data.
+            // Without an answer (no helper thread was available) the whole range counts as data.
             Buffers::Extents(found) => connection.answered(&found),
             _ if event == Event::Extents => connection.answered(&[]),
             Buffers::One(buf) if event == Event::Payload => connection.received_payload(buf, moved),

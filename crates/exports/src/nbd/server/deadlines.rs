@@ -1,4 +1,4 @@
-//! The times at which connections are checked for having taken too long.
+//! The deadlines of connections.
 //!
 //! Invariant: a connection has at most one deadline.
 
@@ -38,7 +38,7 @@ impl Deadlines {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes a connection whose deadline is over, the first first. It has none then.
+    /// Takes the connection whose deadline passed first, and removes the deadline.
     pub(super) fn take_due(&mut self, now: Ns) -> Option<u32> {
         let (_, number) = self.due.first().copied().filter(|(at, _)| *at <= now)?;
         self.set(number, 0);

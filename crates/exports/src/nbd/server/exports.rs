@@ -1,4 +1,4 @@
-//! The exports of a server: names, devices, and what each client may see.
+//! The exports of a server: names, devices, and the access of each client.
 
 use super::limits::{ConnectionLimits, Permit};
 use super::peer::Peer;
@@ -34,7 +34,7 @@ impl Export {
         info.description = self.description.clone();
         info.block_sizes = block_sizes(&shape.limits, settings.max_request);
         info.flags = self.flags(&shape.limits);
-        // Where one connection is all that a client may have, it is not asked for more.
+        // A client that may have only one connection is not invited to open more.
         let one = settings.max_connections.min(settings.max_connections_per_client) == 1;
         info.flags.set(TransmissionFlags::CAN_MULTI_CONN, self.multi_conn && !one);
         info
@@ -47,16 +47,16 @@ impl Export {
         flags.set(F::READ_ONLY, limits.read_only);
         flags.set(F::ROTATIONAL, limits.rotational);
         flags.set(F::SEND_TRIM, limits.max_discard_bytes > 0);
-        // A device that cannot is written zeroes, which is not fast.
+        // On a device without write-zeroes the server writes zeroes, which is not fast.
         flags |= F::SEND_WRITE_ZEROES;
         flags.set(F::SEND_FAST_ZERO, zeroes);
         flags
     }
 }
 
-/// Any bytes can be addressed. A client that was told of a longer minimum would refuse by itself to
-/// send less (libnbd's do), or read blocks and write them back without knowing of other clients
-/// (QEMU's does).
+/// The block sizes: any byte can be addressed. With a larger minimum a client would refuse shorter
+/// requests itself (libnbd does), or read blocks and write them back without regard to other
+/// clients (QEMU does).
 fn block_sizes(limits: &Limits, max_request: u32) -> BlockSizes {
     let block = limits.logical_block_size;
     let preferred = limits.io_min.max(4096).next_power_of_two().min(1 << 20);
@@ -124,7 +124,7 @@ impl ClientView<'_> {
         self.permit.into_inner()
     }
 
-    /// True if listings have it.
+    /// True if listings show the export to the client.
     fn shows(&self, export: &Export) -> bool {
         (self.tls || !export.tls_required) && self.access(export).is_some()
     }

@@ -1,7 +1,7 @@
 //! The worker's inbox, for arrivals of the NBD server.
 //!
-//! Nothing of the server imports this file: it knows the inbox, which knows all front ends. A
-//! listener reaches inboxes by [`ConnectionInbox`].
+//! No other file of the server imports this one, because the inbox knows all front ends. A listener
+//! reaches inboxes by [`ConnectionInbox`].
 
 use super::arrival::{Arrival, ConnectionInbox, Listener};
 use super::incoming::Incoming;

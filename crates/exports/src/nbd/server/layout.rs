@@ -5,8 +5,8 @@
 //!             '---- whole blocks of the device -'
 //! ```
 //!
-//! Invariant: the layout depends on the request and the device's blocks alone, so the memory for a
-//! request is known before anything of it is started.
+//! Invariant: the layout depends only on the request and the device's block size. So the memory of
+//! a request is known before any part of it starts.
 
 use super::unaligned;
 use super::window::BARE_BYTES;
@@ -14,10 +14,10 @@ use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::{Blocks, DATA_AT};
 
-/// Bytes of a piece of zeroes where the device does not zero by itself.
+/// The bytes of one write of zeroes, if the device does not zero by itself.
 pub(super) const ZERO_BYTES: u64 = BARE_BYTES;
 
-/// Most bytes that a cache request reads: the rest is advice not taken.
+/// The most bytes that a cache request reads; the server ignores the rest, which is only advice.
 const CACHE_BYTES: u64 = BARE_BYTES;
 
 /// The layout of requests for a device with blocks of one size.

@@ -1,8 +1,8 @@
 //! The limits of a listener's connections: in all, and of one client.
 //!
-//! Invariant: a client takes a permit when it chooses its export, so one that has not shown a
-//! certificate that the listener wants never has one. The permit goes back when the connection is
-//! forgotten, or its export cannot be opened.
+//! Invariant: a client takes a permit when it chooses its export. So a client without a certificate
+//! that the listener demands never has one. The permit goes back when the connection is dropped or
+//! its export cannot be opened.
 
 use super::peer::{ClientKey, Peer};
 use drystone_core::sync::{Lock, LockClass, LockCounters};

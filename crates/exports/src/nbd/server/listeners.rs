@@ -13,12 +13,12 @@ use drystone_core::ring::{Buffers, NetOp, RingEvent};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-/// The time that accepting pauses when the process is out of descriptors or memory.
+/// The pause of accepts when the process has run out of descriptors or memory.
 const ACCEPT_PAUSE_NS: Ns = 100_000_000;
 
 struct Listening {
     listener: Listener,
-    /// An accept or a pause is with the ring.
+    /// True while the ring has an accept or a pause.
     is_busy: bool,
 }
 
@@ -100,15 +100,16 @@ fn hand_out(listener: &Listener, work: &mut Work, socket: OwnedFd) {
 /// Probes that a silent client does not answer before it is given up (tcp(7), `TCP_KEEPCNT`).
 const PROBES: u32 = 4;
 
-/// Set a new socket up: replies must not wait for more, and a client that vanished without a word
-/// is found out in `peer_timeout` ns. One that owes an acknowledgement, or takes nothing of what is
-/// sent, has `TCP_USER_TIMEOUT`; one that is idle is probed after half that time. Its kernel
-/// answers, so a client that is there stays. TCP only; a Unix socket refuses, which is fine.
+/// Configure a new socket: replies must not be delayed (`TCP_NODELAY`), and a client that vanished
+/// silently must be detected in `peer_timeout` ns. `TCP_USER_TIMEOUT` covers one that owes an
+/// acknowledgement or does not take what is sent. An idle one is probed after half that time: its
+/// kernel answers, so a live client stays. This is for TCP only; a Unix socket refuses, which is
+/// harmless.
 fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
     use rustix::net::sockopt::*;
     let timeout = Duration::from_nanos(peer_timeout);
     let ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-    // The kernel counts these in seconds, and refuses 0 and what is above its MAX_TCP_KEEPIDLE.
+    // The kernel counts these in seconds, and refuses 0 and values above its MAX_TCP_KEEPIDLE.
     let seconds = |time: Duration| Duration::from_secs(time.as_secs().clamp(1, 32_767));
     let _ = set_tcp_nodelay(socket, true);
     let _ = set_tcp_user_timeout(socket, ms);

@@ -4,19 +4,24 @@
 //! worker for its whole life, so no lock is between connections; the first worker accepts and
 //! hands new sockets to the inboxes ([`crate::server::Inbox`]) of all.
 //!
-//! Bounds, so that no client harms another: connections in all and of one client, reads and writes
-//! in flight of each and their bytes, a time for the handshake, a time without any request
-//! ([`Settings`]). Connections that have not chosen an export have a bound of their own
-//! ([`HANDSHAKES_MAX`]), from which the oldest of the client that has most of them goes: so nobody
-//! keeps others out by opening connections. A client that does not read its replies keeps only its
-//! own requests waiting: they count until their reply is sent, and nothing more is read from it.
-//! Their memory together is bounded by the [`Budget`](crate::server::Budget): of that
-//! the clients of one device and throttle group leave a part to others, as each of them does, and
-//! an eighth of it is kept for requests of up to 1 MiB of clients that have nothing. A request that
-//! finds too little waits in line, and a client that has moved less than 1 MiB in
-//! [`Settings::stall_timeout_ns`], although it owes some, is cut off if a client that has nothing
-//! waits for the memory that it has. Beside the budget a connection has a minimum of its own (288
-//! KiB), buffers to receive into, and those of TLS: 0.6 MiB, 1.5 MiB with TLS.
+//! Bounds protect the clients from each other. They limit the connections in all and of one client,
+//! the reads and writes in flight of each and their bytes, the time for the handshake, and the time
+//! without any request ([`Settings`]).
+//!
+//! Connections that have not chosen an export have a bound of their own ([`HANDSHAKES_MAX`]). At
+//! this bound the server closes the oldest such connection of the client that has most of them, so
+//! nobody keeps others out by opening connections. A client that does not read its replies delays
+//! only its own requests: they count until their reply is sent, and the server reads nothing more
+//! from it.
+//!
+//! The [`Budget`](crate::server::Budget) bounds the memory of all clients together. The clients of
+//! one device and throttle group leave a part of it to others, and so does each of them. An eighth
+//! of it is kept for requests of up to 1 MiB of clients that hold nothing. A request that finds too
+//! little waits in line. A client that has moved less than 1 MiB in [`Settings::stall_timeout_ns`],
+//! although it owes some, is disconnected if a client that holds nothing waits for its memory.
+//!
+//! Beside the budget a connection has a minimum of its own (288 KiB), receive buffers, and those of
+//! TLS: 0.6 MiB in all, 1.5 MiB with TLS.
 
 mod arrival;
 mod bios;

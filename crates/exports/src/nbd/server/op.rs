@@ -14,18 +14,18 @@ use drystone_core::{Bio, IoBuf, Status};
 /// An operation under way.
 pub(super) struct Op {
     pub(super) request: Request,
-    /// Bios that are not back.
+    /// Bios that have not come back.
     pub(super) pending: u32,
     pub(super) status: Status,
-    /// The buffer of the bio that is back.
+    /// The buffer of the bio that has come back.
     pub(super) data: Option<IoBuf>,
     /// The rest to be zeroed by plain writes.
     pub(super) zeroes: Option<ZeroWrites>,
     /// The steps of a request for parts of blocks.
     pub(super) unaligned: Option<Box<Unaligned>>,
-    /// It has a range locked, or waits for that.
+    /// True if it has a range locked, or waits for the lock.
     pub(super) locked: bool,
-    /// Its bio, while it waits for its range, or for its turn to ask for it.
+    /// Its bio, while it waits for its range or for its turn in the line.
     pub(super) blocked: Option<Box<Bio>>,
 }
 
@@ -45,7 +45,7 @@ impl Op {
         }
     }
 
-    /// True for a request that makes zeroes of its range, or may.
+    /// True for a request that zeroes its range, or may do so.
     pub(super) fn is_zeroing(&self) -> bool {
         matches!(self.request.command, Command::Trim | Command::WriteZeroes)
     }

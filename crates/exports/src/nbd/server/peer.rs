@@ -40,7 +40,7 @@ impl Origin {
     }
 }
 
-/// A client, as far as it is known.
+/// The identity of a client, as far as it is known.
 pub(super) struct Peer {
     origin: Origin,
     /// The names in its certificate, once it has shown one.
@@ -81,7 +81,7 @@ impl Peer {
     }
 }
 
-/// One client with all of its connections.
+/// The identity of a client for the count of its connections.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ClientKey {
     Name(String),

@@ -1,27 +1,27 @@
-//! The progress of a client: when it was last active, and how much it moves while it owes
-//! something: replies to take, or data to send.
+//! The progress of a client: when it was last active, and how much it moves while it owes the
+//! server something: it has replies to take, or data to send.
 //!
 //! A client that moves less than [`ENOUGH_BYTES`] in the time-out for stalls, while others wait for
-//! the memory that its requests have, is cut off: it keeps memory from others as if it did nothing.
+//! the memory of its requests, is disconnected.
 //!
-//! Invariant: the stalls in a row count only while the client owes something and others wait.
+//! Invariant: stalls count only while the client owes something and others wait.
 
 use drystone_core::clock::Ns;
 
-/// Enough bytes in the time-out: so much gives something back to the budget.
+/// The bytes that count as enough in the time-out: so many return memory to the budget.
 const ENOUGH_BYTES: u64 = 1 << 20;
 
 /// Bytes that a client moved, and sweeps in which it moved too few.
 pub(super) struct Progress {
-    /// When the connection last brought anything.
+    /// The time when the connection last brought bytes.
     active_ns: Ns,
     /// The client has sent something.
     has_spoken: bool,
-    /// Bytes came or went since the last sweep.
+    /// True if bytes came or went since the last sweep.
     has_moved: bool,
-    /// Sweeps since the client last moved enough.
+    /// The number of sweeps since the client last moved enough.
     stalls: u64,
-    /// Bytes of what it owed that it has moved in these.
+    /// The owed bytes that it has moved in these sweeps.
     bytes: u64,
 }
 
@@ -53,15 +53,14 @@ impl Progress {
         self.has_spoken |= has_bytes;
     }
 
-    /// Notes that something was moved, and so many bytes of what the client owed.
+    /// Notes that bytes were moved, and how many of them the client owed.
     #[inline]
     pub(super) fn note(&mut self, owed: Option<i32>) {
         self.has_moved = true;
         self.bytes += owed.map_or(0, |bytes| bytes.max(0) as u64);
     }
 
-    /// Notes that the client is owed something from now on; `owed_nothing`: it had nothing to move
-    /// before.
+    /// Notes that the client owes something from now on; `owed_nothing`: it owed nothing before.
     pub(super) fn begin_owing(&mut self, owed_nothing: bool) {
         self.has_moved = true;
         if owed_nothing {
@@ -69,13 +68,13 @@ impl Progress {
         }
     }
 
-    /// True if something was moved since this was asked last.
+    /// True if bytes were moved since the last call.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
 
-    /// Counts a sweep, in which the client did or did not keep memory that others want. True if it
-    /// has stalled for `stalls_max` sweeps.
+    /// Counts a sweep. `keeps_wanted`: the client keeps memory that others want. True if it has
+    /// stalled for `stalls_max` sweeps.
     pub(super) fn sweep(&mut self, keeps_wanted: bool, stalls_max: u64) -> bool {
         self.stalls = match self.bytes < ENOUGH_BYTES && keeps_wanted {
             true => self.stalls + 1,

@@ -8,7 +8,8 @@ pub const HANDSHAKES_MAX: usize = 64;
 pub struct Settings {
     /// Most connections of a listener that have chosen an export; more are refused then.
     pub max_connections: u32,
-    /// Most of them of one client: of one certificate, or else of one user id or address.
+    /// The most such connections of one client: of one certificate, or else of one user id or
+    /// address.
     pub max_connections_per_client: u32,
     /// Most requests in flight of a connection in each direction: so many reads, and as many
     /// others.
@@ -22,12 +23,12 @@ pub struct Settings {
     pub handshake_timeout_ns: u64,
     /// Time without a request after which a connection is closed, ns; 0 for no limit.
     pub idle_timeout_ns: u64,
-    /// Time without a sign of life after which a TCP client is given up, ns. Its kernel gives one
-    /// even while the client is idle.
+    /// The time without a sign of life after which a TCP client is given up, ns. The client's
+    /// kernel gives signs even while the client is idle.
     pub peer_timeout_ns: u64,
-    /// A client is cut off that owes something (it has replies to take, or data to send) and has
-    /// moved less than 1 MiB of it in this time, if others wait for the memory that its requests
-    /// have, ns; whole seconds count.
+    /// The time-out for stalls, ns; whole seconds count. A client that owes something (it has
+    /// replies to take, or data to send) is disconnected if it has moved less than 1 MiB of it in
+    /// this time while others wait for the memory of its requests.
     pub stall_timeout_ns: u64,
 }
 

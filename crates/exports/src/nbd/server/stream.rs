@@ -1,14 +1,13 @@
 //! The bytes of a connection: receiving, sending, and TLS between.
 //!
 //! Invariants:
-//! * At most one receive and one send are with the ring. Their buffers belong to the ring until
-//!   their events.
+//! * The ring has at most one receive and one send. Their buffers belong to the ring until their
+//!   events.
 //! * Without TLS the received bytes are parsed where the kernel put them; with TLS they are
 //!   decrypted into a buffer of their own first.
-//! * `queued` holds the parts to send, in order; it becomes the next send as a whole. With TLS it
-//!   is encrypted no further than one send goes, into buffers of the connection that are used
-//!   again.
-//! * The buffers of `queued` are the pool's, and go back to it, sent or not.
+//! * `queued` holds the parts to send, in order; all of it becomes the next send. With TLS only one
+//!   send's worth of it is encrypted at a time, into buffers of the connection that are reused.
+//! * The buffers of `queued` belong to the pool and go back to it, sent or not.
 
 use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
@@ -19,12 +18,12 @@ use std::ops::Range;
 
 /// Bytes received at once from a client that has chosen its export.
 const RECEIVE_BYTES: usize = 256 << 10;
-/// The same during the handshake, when thousands of clients may do nothing at all.
+/// The same during the handshake, when thousands of clients may be idle.
 const HANDSHAKE_BYTES: usize = 4 << 10;
-/// Bytes of ciphertext in one part of a send: a length that is mapped, so that it goes back to the
-/// system.
+/// Bytes of ciphertext in one part of a send: so long that the allocator maps it, and gives it back
+/// to the system.
 const CIPHER_BYTES: usize = 256 << 10;
-/// Parts of ciphertext of one send: what is not sent yet waits in the clear, where it is anyway.
+/// Parts of ciphertext of one send; the rest waits in the clear, where it is anyway.
 const CIPHER_PARTS: usize = 2;
 /// Most parts of one send: the kernel's limit of vectors.
 const PARTS_MAX: usize = 1024;
@@ -49,9 +48,9 @@ pub(super) struct Stream {
     sending_replies: Costs,
     receiving: bool,
     sending: bool,
-    /// Memory was too short for a reply: the client would wait for ever.
+    /// True if memory was too short for a reply: the client would wait for it for ever.
     lost: bool,
-    /// TLS was told that nothing more comes.
+    /// True once the session has queued its close_notify.
     goodbye: bool,
 }
 
@@ -76,7 +75,7 @@ impl Stream {
         }
     }
 
-    /// From now on the peer speaks TLS. The connection is lost if memory is too short for that.
+    /// Switches to TLS. The connection is lost if memory is too short for that.
     pub(super) fn start_tls(&mut self, config: &TlsConfig) -> Result<(), TlsError> {
         self.tls = Some(TlsSession::new(config)?);
         self.plain = IoBuf::try_zeroed(HANDSHAKE_BYTES);
@@ -84,7 +83,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The handshake is over: from now on there is much to receive at once.
+    /// Takes a larger receive buffer, because the handshake is over.
     pub(super) fn make_roomy(&mut self) {
         enlarge(&mut self.receive, &mut self.received);
         enlarge(&mut self.plain, &mut self.plain_range);
@@ -232,7 +231,7 @@ impl Stream {
         self.queued.push(part);
     }
 
-    /// Everything of one more reply is in the queue.
+    /// Notes that one more reply is complete in the queue.
     pub(super) fn reply_queued(&mut self, cost: Cost) {
         self.queued_replies += cost;
     }
@@ -354,17 +353,17 @@ impl Stream {
         Sent::Rest(parts)
     }
 
-    /// Takes the buffer of a part back that was with the ring.
+    /// Takes back the buffer of a part that the ring had.
     fn take_back(&mut self, pool: &mut Pool, part: SendPart) {
         match self.tls {
-            // Parts in the clear were sent before the session began.
+            // Cleartext parts come from before the TLS session.
             Some(_) => self.cipher.push(part.buf),
             None => pool.give(part.buf),
         }
     }
 
-    /// Ends a send that failed: nothing of these parts will ever be sent, nor of the queue. Returns
-    /// the cost of all replies that are lost so.
+    /// Ends a send that failed: neither these parts nor the queue will be sent. Returns the cost of
+    /// all replies that are lost.
     pub(super) fn fail_send(&mut self, pool: &mut Pool, parts: Vec<SendPart>) -> Costs {
         self.sending = false;
         parts.into_iter().for_each(|part| self.take_back(pool, part));
@@ -380,7 +379,7 @@ impl Stream {
     }
 }
 
-/// Exchange a buffer for a large one, with what it still holds; if memory is short it stays.
+/// Exchange a buffer for a large one, and copy its unused bytes; if memory is short it stays.
 fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
     if let Some(small) = buf {
         let Some(mut large) = IoBuf::try_zeroed(RECEIVE_BYTES) else { return };
@@ -393,7 +392,7 @@ fn enlarge(buf: &mut Option<IoBuf>, range: &mut Range<usize>) {
 
 /// The result of a send.
 pub(super) enum Sent {
-    /// All of it was sent, which ended these replies.
+    /// All parts were sent; these replies are complete.
     All(Costs),
     /// These parts are still to be sent, at once.
     Rest(Vec<SendPart>),
@@ -464,7 +463,7 @@ mod tests {
         assert_eq!(reserve.idle_count(), 2, "their buffers are not lost");
     }
 
-    /// Ciphertext lies in buffers of the stream, which the pool never made.
+    /// Ciphertext lies in buffers of the stream, which are not the pool's.
     #[test]
     fn a_failed_send_with_tls_gives_back_what_is_the_pools() {
         let (mut stream, mut pool, reserve) = stream();

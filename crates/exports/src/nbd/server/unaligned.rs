@@ -8,12 +8,12 @@
 //! ```
 //!
 //! Invariants:
-//! * All blocks that the request touches are locked for it alone from before the first read until
-//!   its reply, or until the edges of its zeroes are written: what is inside is then locked as for
-//!   whole blocks.
-//! * One such request of a connection has blocks locked so at a time; others of the connection wait
+//! * All blocks that the request touches are locked exclusively from before the first read until
+//!   its reply. For zeroes this ends when the edges are written: the inner blocks are then locked
+//!   as for a write of whole blocks.
+//! * Only one such request of a connection holds this lock at a time; the connection's others wait
 //!   for it.
-//! * One bio of it is under way at a time, and it has one buffer, which the connection's share
+//! * The request has one bio in flight at a time, and one buffer, which the connection's share
 //!   covers.
 
 use super::bios::write_flags;
@@ -28,9 +28,9 @@ use std::ops::Range;
 enum Step {
     /// The edge block that begins here is read.
     Read(u64),
-    /// It is written.
+    /// The edge block is written.
     WriteEdge,
-    /// All blocks are.
+    /// All blocks are written.
     WriteAll,
 }
 
@@ -44,11 +44,11 @@ pub(super) struct Unaligned {
 
 /// The next step.
 pub(super) enum Next {
-    /// This bio.
+    /// Submit this bio.
     Bio(Box<Bio>),
-    /// Zeroes for what is inside, with this buffer.
+    /// Zero the inner blocks, with this buffer.
     Inside(IoBuf),
-    /// Nothing: this is its buffer.
+    /// The request is done; this is its buffer.
     Done(IoBuf),
 }
 
@@ -76,14 +76,15 @@ impl Unaligned {
         }
     }
 
-    /// Where an edge block is read to, and written from unless it is a part of a write.
+    /// The place in the buffer to which an edge block is read, and from which it is written unless
+    /// it is a part of a write.
     fn spare(&self, command: Command) -> Range<usize> {
         let at =
             if command == Command::Write { DATA_AT + self.blocks.all_bytes() } else { DATA_AT };
         at..at + self.blocks.block()
     }
 
-    /// Read the next edge; the buffer again if there is none.
+    /// Read the next edge; returns the buffer if no edge is left.
     fn read_edge(
         &mut self,
         request: &Request,
@@ -99,7 +100,7 @@ impl Unaligned {
         Ok(bio)
     }
 
-    /// The bio under way has ended well and gives `buf` back: what comes next.
+    /// Takes `buf` back from the bio, which succeeded. Returns the next step.
     pub(super) fn next(&mut self, request: &Request, buf: IoBuf, pool: &mut Pool) -> Next {
         match (self.step, request.command) {
             (Step::Read(block), Command::Write) => self.complete(block, request, buf, pool),
@@ -113,7 +114,7 @@ impl Unaligned {
         }
     }
 
-    /// Put the rest of an edge block to the data; then read the other edge, or write all.
+    /// Complete the data with the rest of an edge block; then read the other edge, or write all.
     fn complete(&mut self, block: u64, request: &Request, mut buf: IoBuf, pool: &mut Pool) -> Next {
         let (all, spare) = (self.blocks.all_bytes(), self.spare(Command::Write));
         let (data, read) = buf[DATA_AT..spare.end].split_at_mut(all);
@@ -151,7 +152,7 @@ fn write(
 ) -> Box<Bio> {
     let mut bio = pool.bio();
     bio.op = BioOp::Write;
-    // Nobody else has the buffer.
+    // No other code has the buffer, so its contents are stable.
     bio.flags = write_flags(request) & BioFlags::FUA | BioFlags::STABLE;
     bio.sector = Sector::from_bytes(start);
     bio.set_buf(buf, Some(range));

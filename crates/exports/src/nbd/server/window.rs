@@ -1,23 +1,23 @@
-//! A connection's windows for requests in flight, one for each direction: requests that wait for a
-//! limit of one direction take no room from the other.
+//! A connection's windows for requests in flight, one for each direction. So requests that wait for
+//! a limit of one direction take no room from the other.
 //!
 //! Invariants:
 //! * A request takes its part of its direction's window before a buffer for its data is taken, and
 //!   gives it back when its reply was sent.
 //! * A request that finds its window empty always fits.
 //!
-//! A socket is in order, so a request that finds its window full holds up all requests behind it.
+//! A socket delivers requests in order, so a request that finds its window full holds up all later
+//! ones.
 
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::Flow;
 
-/// A request that brings or takes no data counts for at most as much: it has no more memory than
-/// that.
+/// The most bytes that a request without data counts for: it never has more memory.
 pub(super) const BARE_BYTES: u64 = 1 << 20;
 
-/// Directions as throttle groups have them: a request that changes the device is a write, a flush
-/// too.
+/// The directions of throttle groups: a request that changes the device is a write, and so is a
+/// flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Read,
@@ -32,7 +32,7 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// The cost of a refused request: a place, since its reply has to be sent.
+    /// The cost of a refused request: one request without bytes, because its reply has to be sent.
     pub(super) const REFUSAL: Cost = Cost { direction: Direction::Read, bytes: 0 };
 
     pub(super) fn of(request: &Request) -> Cost {
@@ -99,7 +99,7 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    /// Nothing is in flight; in each direction so many requests may be, of so many bytes in all.
+    /// Empty windows. Each direction allows so many requests, of so many bytes in all.
     pub(super) fn new(requests_max: u32, bytes_max: u64) -> Self {
         let flow = || Flow::new(requests_max, bytes_max);
         Windows { reads: flow(), writes: flow() }

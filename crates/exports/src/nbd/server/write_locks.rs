@@ -7,11 +7,11 @@
 //! ```
 //!
 //! Invariants:
-//! * An operation that changes blocks has them locked from its first bio to its reply, at the place
-//!   of its number: shared if it covers whole blocks, else alone.
-//! * An unaligned write asks for its lock when it is the first in line. So at most one of a
-//!   connection is before other clients, however slow its throttle group is. The others in line
-//!   have nothing locked.
+//! * An operation that changes blocks has them locked from its first bio to its reply, at the slot
+//!   of its number: shared if it covers whole blocks, otherwise exclusively.
+//! * An unaligned write asks for its lock when it is the first in line. So a connection keeps other
+//!   clients waiting with at most one, however slow its throttle group is. The others in line have
+//!   nothing locked.
 //! * `blocked` counts the operations that have asked for a lock and do not hold it.
 
 use crate::server::OpId;
@@ -19,12 +19,12 @@ use drystone_core::range_lock::RangeUser;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// The way an operation has its blocks locked.
+/// The mode in which an operation locks its blocks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hold {
-    /// With others that write whole blocks.
+    /// Shared with other writes of whole blocks.
     Shared,
-    /// Alone.
+    /// Exclusive.
     Exclusive,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct WriteLocks {
     blocked: usize,
     /// Unaligned writes in the order in which they came. The first is under way.
     line: VecDeque<OpId>,
-    /// Places that were granted, while they are taken.
+    /// Slots that were granted, while they are taken out.
     granted: Vec<usize>,
 }
 
@@ -66,8 +66,9 @@ impl WriteLocks {
         is_held
     }
 
-    /// Frees the range of an operation, or takes back that it asked for one. Returns the unaligned
-    /// write whose turn comes if the operation was the first in line: it asks for its lock next.
+    /// Frees the range of an operation, or withdraws its request for one. Returns the unaligned
+    /// write whose turn comes if the operation was the first in line: that one asks for its lock
+    /// next.
     #[inline]
     pub(super) fn unlock(&mut self, id: OpId) -> Option<OpId> {
         self.locks.unlock(id.index());
@@ -86,7 +87,7 @@ impl WriteLocks {
         self.line.len() == 1
     }
 
-    /// Takes the last unaligned write out of the line that waits for its turn.
+    /// Takes the last unaligned write that waits for its turn out of the line.
     pub(super) fn leave_line(&mut self) -> Option<OpId> {
         if self.line.len() < 2 { None } else { self.line.pop_back() }
     }

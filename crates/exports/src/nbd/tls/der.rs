@@ -1,6 +1,6 @@
-//! As much of DER (ITU-T X.690) as reading certificates takes.
+//! The part of DER (ITU-T X.690) that certificates need.
 
-/// Splits the first element off: its tag, its content, and the rest.
+/// Splits off the first element. Returns its tag, its content, and the rest.
 pub(super) fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, mut rest) = rest.split_first()?;

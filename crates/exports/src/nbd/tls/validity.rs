@@ -1,4 +1,4 @@
-//! From when to when certificates are valid (RFC 5280, section 4.1.2.5).
+//! The validity periods of certificates (RFC 5280, section 4.1.2.5).
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 
 use super::der::{element, elements};
 
-/// When a certificate is valid: both moments included.
+/// The period in which a certificate is valid: both moments included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -27,14 +27,14 @@ pub struct Moment {
 }
 
 impl Validity {
-    /// That of each certificate in the bytes of a PEM file, in its order. Unreadable ones are left
-    /// out: [`TlsConfig::from_pem`](super::TlsConfig::from_pem) says what is wrong with them.
+    /// The validity of each certificate in the bytes of a PEM file, in order. Unreadable ones are
+    /// left out: [`TlsConfig::from_pem`](super::TlsConfig::from_pem) reports their faults.
     pub fn of_pem(certificates: &[u8]) -> Vec<Self> {
         let found = CertificateDer::pem_slice_iter(certificates);
         found.filter_map(|certificate| Self::of(&certificate.ok()?)).collect()
     }
 
-    /// Reads it; `None` when the certificate cannot be parsed.
+    /// Reads the validity; `None` when the certificate cannot be parsed.
     pub(super) fn of(certificate: &[u8]) -> Option<Self> {
         const TAG_VERSION: u8 = 0xa0;
         let (_, certificate, _) = element(certificate)?;

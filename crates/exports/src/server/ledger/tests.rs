@@ -7,7 +7,7 @@ const TOTAL: u64 = 90;
 const RESERVE: u64 = 12;
 const SHORT: u64 = 4;
 
-/// A ledger of [`TOTAL`], and beside it a plain list of what each client has and waits for.
+/// A ledger of [`TOTAL`], and a plain list of the bytes that each client has and waits for.
 struct Fixture {
     ledger: Ledger<usize>,
     clients: Vec<Plain>,
@@ -47,7 +47,8 @@ impl Fixture {
         of_group.map(|client| client.reserved).sum()
     }
 
-    /// It was given `bytes`; true if of the reserve, of which it had none.
+    /// Notes that the client was given `bytes`. True if they are of the reserve, of which it had
+    /// none.
     fn note(&mut self, client: usize, bytes: u64) -> bool {
         let Plain { id, held, reserved, .. } = self.clients[client];
         let is_reserved = self.ledger.clients[id.0].reserved > reserved;
@@ -105,12 +106,12 @@ impl Fixture {
         taken
     }
 
-    /// As much as it may, by ones.
+    /// Takes bytes one by one, as many as the client may. Returns their number.
     fn take_all(&mut self, client: usize) -> u64 {
         (0..).take_while(|_| self.take(client, 1)).count() as u64
     }
 
-    /// Waits, unless it can be served at once.
+    /// Takes `bytes`, or waits for them.
     fn ask(&mut self, client: usize, bytes: u64) {
         if !self.take(client, bytes) {
             self.clients[client].waits_for = Some(bytes);
@@ -155,7 +156,7 @@ impl Fixture {
         self.check();
     }
 
-    /// The books are right, and no client waits whom the plain rules would serve.
+    /// Checks the sums, and that no client waits whom the plain rules would serve.
     fn check(&self) {
         let held: u64 = self.clients.iter().map(|client| client.held).sum();
         assert_eq!(held + self.ledger.free + self.ledger.set_aside, TOTAL);
@@ -191,8 +192,8 @@ impl Fixture {
         }
     }
 
-    /// A client that has nothing and wants little has it, unless the reserve lacks it, or its group
-    /// has its part.
+    /// Checks that a client that holds nothing and wants little has it, unless the reserve lacks it
+    /// or its group has its part.
     fn check_reserve(&self) {
         let reserved: u64 = self.clients.iter().map(|client| client.reserved).sum();
         let whole = reserved + self.ledger.reserve;
@@ -205,7 +206,7 @@ impl Fixture {
         }
     }
 
-    /// All that is held comes back, one after the other, until no client waits.
+    /// Gives all held memory back, one client after the other, until no client waits.
     fn everybody_gets_on(&mut self) {
         for _ in 0..self.clients.len() * 2 {
             for client in 0..self.clients.len() {
@@ -219,8 +220,7 @@ impl Fixture {
     }
 }
 
-/// Memory for a long request is gathered for it, whatever its group is given of the reserve
-/// meanwhile.
+/// Memory for a long request is set aside, whatever its group gets of the reserve meanwhile.
 #[test]
 fn the_head_keeps_its_place_when_its_group_is_served_of_the_reserve() {
     let mut all = Fixture::with_reserve(&[1, 2, 1, 3, 4]);
@@ -252,7 +252,7 @@ fn a_consumer_leaves_a_third_and_two_leave_a_fifth() {
     let (first, free) = (all.held_by(1), all.ledger.free());
     (4..7).for_each(|client| assert!(all.take_all(client) > 0));
     assert!(all.held_by(2) <= free * 2 / 3 && all.held_by(2) >= free / 2);
-    // The first is beyond its threshold now, until what it has came back.
+    // The first exceeds its threshold now, until its memory has come back.
     all.ask(0, 1);
     assert!(all.waits(0));
     for client in [0, 1, 2, 3].into_iter().cycle().take(TOTAL as usize) {
@@ -305,7 +305,7 @@ fn a_long_request_is_gathered_beside_others() {
     all.take(3, taken);
     all.ask(2, fair);
     assert!(all.waits(2) && all.ledger.free() == fair - 2, "a fair part, but more than there is");
-    // A third goes on with what is free.
+    // A third client goes on with free memory.
     for _ in 0..10 {
         assert!(all.take(3, 4));
         all.give(3, 4);
@@ -333,8 +333,7 @@ fn a_longer_one_is_waited_for_by_all() {
     assert!(all.take(0, 1), "a client that goes gives way");
 }
 
-/// Long requests of others of its group, those that are held and those that wait, keep nobody from
-/// his first one.
+/// Long requests of others of its group, granted or waiting, do not delay a client's first one.
 #[test]
 fn the_first_short_request_waits_for_no_long_one() {
     let mut all = Fixture::with_reserve(&[1, 1, 1, 1, 1, 1, 2, 2]);
@@ -344,7 +343,7 @@ fn the_first_short_request_waits_for_no_long_one() {
     assert!(all.take(4, SHORT), "at once, though others of its group wait");
     assert!(!all.take(4, SHORT) && all.clients[4].reserved == SHORT, "that was its first");
     assert!(all.take(5, SHORT), "another's");
-    // A longer one than a fair part is waited for by all, but not by these.
+    // All wait for a request longer than a fair part, except these.
     all.ask(6, TOTAL);
     assert!(all.waits(6) && all.take(7, SHORT));
     all.give(4, SHORT);

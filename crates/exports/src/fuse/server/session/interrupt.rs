@@ -1,22 +1,23 @@
-//! Interrupted requests: a signal has come to a process that waits for an answer, such as SIGKILL.
+//! Interrupted requests: a process that waits for an answer has got a signal, such as SIGKILL.
 //!
-//! The kernel tells it once (`FUSE_INTERRUPT`), to the session that reads it, and the process waits
-//! on until its request is answered (Documentation/filesystems/fuse/fuse.rst, *Interrupting
-//! filesystem operations*). If the process is being killed ([`crate::fuse::server::askers`]) nobody
-//! wants the answer, and a request that may take long ends early with `EINTR`:
+//! The kernel reports the signal once (`FUSE_INTERRUPT`), to the session that reads it, and the
+//! process still waits for the answer to its request (Documentation/filesystems/fuse/fuse.rst,
+//! *Interrupting filesystem operations*). If the process is being killed
+//! ([`crate::fuse::server::askers`]), nobody needs the answer. A request that may take long then
+//! ends early with `EINTR`:
 //! * Zeroing (`ftruncate`, `open` with `O_TRUNC`, `fallocate`): bios that wait for a limit of their
 //!   throttle group are withdrawn, no further piece begins, and the answer comes when the bios that
 //!   a device has are back.
-//! * A write that waits for others to write the same blocks leaves the line.
+//! * A write that waits for other writes of the same blocks leaves the line.
 //!
-//! Other reads and writes go on, since a disk ends them in time.
+//! Other reads and writes continue, because a device ends them soon.
 //!
 //! Invariants:
 //! * An interrupt has no answer.
-//! * An interrupt of a request that its reader does not know is remembered before the other
-//!   sessions are woken. A session looks there when it begins an operation that may take long, or
-//!   blocks a write; and it follows all that it has not seen when it is woken. So the order in
-//!   which requests and interrupts are read does not matter.
+//! * An interrupt of a request that its reader does not have is remembered before the other
+//!   sessions are woken. A session checks the remembered interrupts when it begins an operation
+//!   that may take long or blocks a write, and when it is woken. So the order in which requests and
+//!   interrupts are read does not matter.
 //!
 //! Cost: each interrupt is compared once with the operations of each session,
 //! [`crate::fuse::server::IN_FLIGHT_MAX`] at the most. An I/O that nobody interrupts costs nothing.
@@ -42,7 +43,7 @@ impl Session {
         self.askers.has_unseen(self.mount.interrupts())
     }
 
-    /// Obeys the interrupts that it has not seen, of its own operations.
+    /// Obeys the unseen interrupts of its own operations.
     pub(in crate::fuse::server) fn follow_interrupts(&mut self) {
         for unique in self.askers.take_unseen(self.mount.interrupts(), &self.counters) {
             self.interrupt_own(unique);
@@ -59,8 +60,8 @@ impl Session {
         true
     }
 
-    /// Watches the asker of an operation that may end early and has begun, if its interrupt was
-    /// read before.
+    /// Watches the asker of an operation that has just begun and may end early, if its interrupt
+    /// was read before.
     #[cold]
     pub(super) fn watch_if_interrupted(&mut self, id: OpId) {
         let Some(op) = self.ops.op(id) else { return };
@@ -80,7 +81,7 @@ impl Session {
         self.askers.deadline().filter(|_| self.is_open())
     }
 
-    /// Asks after the next asker, if that is due.
+    /// Queries the state of the next asker, if that is due.
     pub(in crate::fuse::server) fn check_askers(&mut self, work: &mut Work) {
         if self.asker_deadline().is_none() {
             return;
@@ -91,7 +92,7 @@ impl Session {
         let Some(task) = next else { return };
         let query = Query::Whether { ask: self.mount.options().is_killed, of: task };
         work.cx.start_query(query, Event::Asker.value(self.ops.session()));
-        // A thread whose clients keep it busy does not sleep, so the query would not begin.
+        // A busy thread does not sleep, and so would not submit the query otherwise.
         work.cx.submit_ring();
     }
 
@@ -112,8 +113,8 @@ impl Session {
         let op = self.ops.op_mut(id);
         let Some(op) = op.filter(|op| op.is_long && !op.interrupted) else { return };
         op.interrupted = true;
-        // One whose bios are all back ends with its next step. Another operation may have its
-        // number by the time that `work` withdraws.
+        // An operation whose bios are all back ends with its next step. It must not be withdrawn:
+        // another operation may have its number when `work` withdraws.
         if op.pending > 0 {
             work.withdraw(self.ops.user_data_of(id));
         }

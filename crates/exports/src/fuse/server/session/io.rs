@@ -1,4 +1,4 @@
-//! Requests for data become bios, completed bios become answers.
+//! Turns requests for data into bios, and completed bios into answers.
 
 use super::Session;
 use crate::fuse::proto::{self, falloc, open_flags};
@@ -54,7 +54,8 @@ impl Session {
         work: &mut Work,
     ) {
         let end = offset.saturating_add(length.into());
-        // Only this flag tells of O_DSYNC if a file is open past the page cache: no sync follows.
+        // If a file is open with direct I/O, this flag alone shows O_DSYNC: no sync request
+        // follows.
         let is_synced = flags & open_flags::DSYNC != 0;
         let durable = if is_synced { BioFlags::FUA } else { BioFlags::empty() };
         let target = match self.volumes.target(&self.mount, caller.node, end) {
@@ -90,7 +91,7 @@ impl Session {
     }
 
     /// Submits the first bio of an operation that changes `range`, whole blocks, unless it has to
-    /// wait for others that write parts of them.
+    /// wait for unaligned writes of others.
     #[inline]
     pub(super) fn submit_write(
         &mut self,
@@ -227,8 +228,8 @@ fn zeroing(mode: u32) -> Result<Option<BioFlags>, i32> {
     }
 }
 
-/// True if the mode would make a file longer, which a volume cannot be made. To keep space ready
-/// behind its end makes no sense either.
+/// True if the mode extends a file, which a volume does not support. A reservation of space behind
+/// its end is useless, too.
 fn grows(mode: u32) -> bool {
     mode == falloc::KEEP_SIZE || mode & falloc::KEEP_SIZE == 0
 }

@@ -1,4 +1,4 @@
-//! Requests that are answered at once: about files, not their data.
+//! Requests about files, not their data: they are answered at once.
 
 use super::Session;
 use crate::fuse::proto::{
@@ -12,7 +12,7 @@ use crate::server::{DATA_AT, Work, errno};
 const FOLDER_BYTES: u32 = 64 << 10;
 
 impl Session {
-    /// Carry a request out, or begin to.
+    /// Carry out a request, or begin to.
     #[inline]
     pub(in crate::fuse::server) fn start(
         &mut self,
@@ -91,11 +91,12 @@ impl Session {
             }
             Ok(reply) if reply.flags.contains(proto::InitFlags::OVER_IO_URING) => {
                 self.channel.answer_with(to, |out| proto::init(out, &reply));
-                // After the answer: the kernel takes rings only then.
+                // The rings come after the answer: the kernel accepts them only then.
                 self.mount.agree(Transport::Ring);
             }
             Ok(reply) => {
-                // Before the answer, so that a client that has seen it finds the mount initialised.
+                // This comes before the answer, so that a client that has seen the answer finds the
+                // mount initialised.
                 self.mount.initialised();
                 self.mount.agree(Transport::Descriptor);
                 self.channel.answer_with(to, |out| proto::init(out, &reply));
@@ -119,7 +120,7 @@ impl Session {
         self.channel.answer_with(caller.reply, |out| proto::entry(out, &attributes));
     }
 
-    /// Times are ignored where they are set: nothing is made of them.
+    /// Answers with the attributes, also after a change of times, which is ignored.
     pub(super) fn attributes(&mut self, caller: &Caller) {
         let attributes = match self.mount.volume_at(caller.node) {
             _ if self.mount.is_folder(caller.node) => self.mount.folder_attributes(),

@@ -6,15 +6,15 @@
 //!                   Session: OpTable  <------------- completed -------+
 //! ```
 //!
-//! This folder has no state but the parts, each of which stands in a file of its own beside it. A
+//! This folder has no state except the parts, each of which is in a file of its own beside it. A
 //! request goes through `receive`, `dispatch`, then one of `io`, `truncate`, `unaligned`, `seek`
 //! and `meta`. No part calls the session: a part returns the next step.
 //!
 //! Invariants:
-//! * A session is dropped only when no poll, query or bio of it is under way.
-//! * At the bound of operations, and without a buffer that any request fits into, nothing more is
-//!   read.
-//! * Nothing is allocated for a read or write: its memory is there when the session begins.
+//! * A session is dropped only when it has no poll, query or bio in flight.
+//! * At the bound of operations, or without a free buffer for any request, the session reads
+//!   nothing more.
+//! * A read or write allocates nothing: its memory exists since the session began.
 
 mod interrupt;
 mod io;
@@ -94,7 +94,7 @@ impl Session {
         self.life.is_open()
     }
 
-    /// Ends the session: the mount is gone, or given up. Nobody is answered any more.
+    /// Ends the session, because the mount is gone or given up. It sends no answer from now on.
     pub(super) fn give_up(&mut self) {
         if self.life.end() {
             self.channel.close();
@@ -127,7 +127,7 @@ impl Session {
 
     // --- polls
 
-    /// True when only a poll with the ring would tell of requests, and there is none.
+    /// True if only a poll would announce requests, and none is in the ring.
     pub(super) fn needs_poll(&self) -> bool {
         self.is_open() && self.channel.needs_poll()
     }
@@ -166,11 +166,11 @@ impl Session {
         self.channel.end_busy_poll(false);
     }
 
-    /// True if other threads have done, or may have done, what it waits for: a write has its range,
-    /// or it is known how requests come.
+    /// True if another thread may have done what the session waits for: a write has its range, or
+    /// the transport is known.
     ///
-    /// False as long as it waits: a session that always has news keeps a thread that polls busily
-    /// from its ring.
+    /// False while it must still wait: a session that always has news keeps a thread that polls
+    /// busily from its ring.
     pub(super) fn has_news_of_others(&self) -> bool {
         self.locks.has_news() || self.channel.awaits_transport() || self.has_failed()
     }

@@ -14,8 +14,8 @@ impl Session {
         self.ops.is_full() || !self.buffers.has_room()
     }
 
-    /// True if the ring of some session failed. The kernel lets nobody ask anything then, so all
-    /// sessions end, and it answers instead.
+    /// True if the ring of a session failed. The kernel then blocks all askers, so all sessions
+    /// end, and the kernel answers instead.
     pub(super) fn has_failed(&self) -> bool {
         self.channel.has_ring() && self.mount.failure().is_some()
     }
@@ -92,7 +92,7 @@ impl Session {
 
     // --- over the ring
 
-    /// Takes requests over the ring, or not, once that is agreed.
+    /// Follows the agreed transport: registers the ring, or drops it.
     fn follow_transport(&mut self, work: &mut Work) {
         if !self.channel.awaits_transport() {
             return;

@@ -6,8 +6,8 @@
 //!                   +------- not found yet --------+
 //! ```
 //!
-//! The bio lets the throttle group count each query as an I/O. While a query is asked its operation
-//! counts as pending, so its session stays.
+//! The bio makes the throttle group count each query as an I/O. During a query its operation counts
+//! as pending, so its session stays.
 
 use super::Session;
 use crate::fuse::proto::{self, seek};
@@ -18,7 +18,7 @@ use crate::server::{OpId, Work, errno};
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::{BioFlags, Op as BioOp, Sector};
 
-/// Most extents of a query: the device joins neighbours of a kind, so few tell all.
+/// The most extents of a query: the device joins adjacent extents of one kind, so few suffice.
 const EXTENTS_MAX: usize = 16;
 
 impl Session {
@@ -34,7 +34,7 @@ impl Session {
         if whence != seek::DATA && whence != seek::HOLE {
             return self.channel.answer(caller.reply, errno::EINVAL);
         }
-        // The end of all numbers makes it ask for the size.
+        // The largest number makes it query the size.
         let target = match self.volumes.target(&self.mount, caller.node, u64::MAX) {
             Ok(target) if offset >= target.size => Err(errno::ENXIO),
             result => result,

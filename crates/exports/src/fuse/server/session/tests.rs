@@ -1,5 +1,5 @@
-//! A session by itself, step by step: its bios end when and as the test wants, in orders that are
-//! rare with a device and another thread.
+//! Tests of one session, step by step: its bios end when and how the test wants, also in orders
+//! that are rare with a device and another thread.
 
 use super::Session;
 use crate::fuse::proto::{Operation, Request};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 const EINTR: i32 = 4;
 
-/// A session of a file, what it works with, and the kernel's end of it.
+/// A session of a file, its surroundings, and the kernel's end of its descriptor.
 struct Alone {
     session: Session,
     work: Work,
@@ -25,7 +25,7 @@ struct Alone {
     kernel: OwnedFd,
 }
 
-/// Somebody else holds `range` of the volume alone.
+/// Makes another user hold `range` of the volume exclusively.
 fn hold(lock: &Arc<RangeLock>, work: &Work, range: Range<u64>) -> RangeUser {
     let thread = work.cx.handle().clone();
     let mut user = lock.join(1, thread, LockCounters::new(ManualClock::new(1)));
@@ -77,7 +77,7 @@ impl Alone {
         bios.remove(0)
     }
 
-    /// A bio is back.
+    /// Gives a bio back to the session.
     fn end(&mut self, mut bio: Box<Bio>) {
         bio.status = Status::Ok;
         self.session.completed(bio);
@@ -87,7 +87,7 @@ impl Alone {
         self.session.step(&mut self.work);
     }
 
-    /// The next answer, which has been given: to which request, and its errno.
+    /// The next answer, which must be there: its request and its errno.
     fn answer(&self) -> (u64, i32) {
         let mut bytes = [0; 256];
         let length = rustix::io::read(&self.kernel, &mut bytes).expect("an answer");
@@ -97,7 +97,7 @@ impl Alone {
     }
 }
 
-/// Its operation's number is the next one's before what was withdrawn is.
+/// The next operation gets the number before the withdrawal takes effect.
 #[test]
 fn what_is_interrupted_as_it_ends_takes_no_other_with_it() {
     let mut alone = Alone::new();
@@ -131,7 +131,7 @@ fn what_a_limit_may_hold_is_withdrawn() {
     assert_eq!(alone.answer(), (2, EINTR));
 }
 
-/// While its edge is read, and while that is written.
+/// It is interrupted while its edge is read, and while the edge is written.
 #[test]
 fn a_cut_that_is_interrupted_within_a_block_ends_there() {
     for last in [Op::Read, Op::Write] {
@@ -154,7 +154,7 @@ fn a_cut_that_is_interrupted_within_a_block_ends_there() {
     }
 }
 
-/// Each kind that waits, in front of the line and behind another.
+/// Covers each kind of waiting write, first in the line and behind another.
 #[test]
 fn what_waits_for_others_leaves_the_line() {
     type Start = fn(&mut Alone, u64);

@@ -5,14 +5,14 @@
 //!   |.............[rrrrr|wwwwwwwwwwwwwwww]     r: the rest of a block, w: whole blocks
 //! ```
 //!
-//! A device keeps its size. But a client that truncates a file, and perhaps makes it long again,
-//! relies on zeroes behind the new end: a copy leaves out what is zero. So these are written before
-//! the answer, but for a file whose export says that opening it to be overwritten changes nothing
-//! ([`crate::fuse::server::MountOptions::ignore_truncate`]).
+//! A device keeps its size. But a client that truncates a file, and perhaps extends it again,
+//! relies on zeroes behind the new end: a copy program leaves out zeroes. So the zeroes are written
+//! before the answer. One exception: an export may say that opening a file with `O_TRUNC` changes
+//! nothing ([`crate::fuse::server::MountOptions::ignore_truncate`]).
 //!
-//! Invariant: the answer has the size that was asked for, and must not be relied upon. Because it
-//! differs from the size before, the kernel drops the pages behind it from its cache; the next
-//! question is answered with the device's size.
+//! Invariant: the answer has the requested size, marked as not cacheable. Because it differs from
+//! the old size, the kernel drops the pages behind it from its cache. The next query gets the
+//! device's size.
 
 use super::{Session, marked_bio};
 use crate::fuse::proto;
@@ -36,7 +36,7 @@ impl Session {
         size: u64,
         work: &mut Work,
     ) {
-        // The end of all numbers makes it ask for the size.
+        // The largest number makes it query the size.
         let target = match self.volumes.target(&self.mount, caller.node, u64::MAX) {
             Ok(target) if target.read_only => Err(errno::EROFS),
             Ok(target) if size > target.size => Err(errno::EFBIG),
@@ -88,7 +88,7 @@ impl Session {
         self.truncate_blocks(op, work);
     }
 
-    /// Begins with whole blocks, as any write of such.
+    /// Begins with whole blocks, like any write of whole blocks.
     fn truncate_blocks(&mut self, mut op: Op, work: &mut Work) {
         let OpKind::Truncate(truncate) = &op.kind else { return };
         let range = truncate.rest();
@@ -142,8 +142,8 @@ impl Session {
     }
 }
 
-/// Makes the bio for the next blocks of a truncation, or for all of them; `None` when all have
-/// theirs.
+/// Makes the bio for the next blocks of a truncation, or for all of them; `None` when all blocks
+/// have their bio.
 fn next_zeroes(
     op: &mut Op,
     mount: &Mount,

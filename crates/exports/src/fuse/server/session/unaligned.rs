@@ -156,7 +156,7 @@ impl Session {
         }
     }
 
-    /// Ends an unaligned write: others may write its blocks.
+    /// Ends an unaligned write, so that others may write its blocks.
     fn end_unaligned(&mut self, id: OpId, work: &mut Work) {
         let Some(op) = self.ops.remove(id) else { return };
         let next = self.locks.end_first(op.volume, self.is_open());
@@ -164,7 +164,7 @@ impl Session {
         self.answer_or_go_on(op, work);
     }
 
-    /// The edge of a truncation is not all of it.
+    /// Answers an unaligned write; the edge of a truncation goes on with whole blocks.
     fn answer_or_go_on(&mut self, mut op: Op, work: &mut Work) {
         let goes_on = op.status.is_ok() && self.is_open();
         match op.kind {
@@ -191,7 +191,7 @@ impl Session {
         self.buffers.give_unaligned(write);
     }
 
-    /// Ends an operation if it waits for its range: it leaves the line, and is answered as an
+    /// Ends an operation that waits for its range: it leaves the line, and gets the answer of an
     /// interrupted one. False if it does not wait.
     pub(super) fn leave_line(&mut self, id: OpId) -> bool {
         let may_begin = self.is_open();

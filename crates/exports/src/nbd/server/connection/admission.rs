@@ -12,7 +12,7 @@
 //! * A request that finds no room is `held`, as is one for whose data there is no memory. Nothing
 //!   more is parsed or received meanwhile, so a client that does not read its replies costs no more
 //!   than its windows.
-//! * Memory for a request's data is asked for once its window has room, just before it is taken.
+//! * Memory for a request's data is reserved once its window has room, just before it is taken.
 //! * No request is held while the data of another arrives.
 
 use crate::nbd::request::{Refusal, Request};
@@ -25,8 +25,8 @@ use crate::server::Pool;
 use drystone_core::IoBuf;
 use std::ops::Range;
 
-/// Bytes that are asked for in one go before they are sent on their way: what fits a core's
-/// cache, so that data copied there is still there when the socket takes it.
+/// The most bytes of requests that start before their bios are submitted: they fit a core's cache,
+/// so that data copied there is still cached when the socket takes it.
 pub(super) const GO_BYTES: u64 = 1 << 20;
 
 /// A message that was parsed.
@@ -48,7 +48,7 @@ impl Message {
 /// A write whose data is still arriving.
 struct Payload {
     request: Request,
-    /// `None` when memory was short, and the data is skipped; or while a receive is under way.
+    /// `None` if memory was short, so that the data is skipped, or while a receive has the buffer.
     buf: Option<IoBuf>,
     /// The place at which the data begins in it.
     at: usize,
@@ -72,18 +72,18 @@ pub(super) enum Next {
     Refuse(Refusal),
     /// Take another step.
     More,
-    /// Wait: for bytes, for room in a window, or for memory.
+    /// Wait for bytes, for room in a window, or for memory.
     Wait,
     /// Take no more requests, and close: the client said so, or broke the protocol.
     Close,
 }
 
-/// The requests of a connection from the stream until their reply.
+/// The requests of a connection, from the stream to their reply.
 pub(super) struct Admission {
     transmission: Transmission,
     layout: DataLayout,
     windows: Windows,
-    /// It was parsed, and waits until its window has room, and the pool memory.
+    /// A parsed request that waits until its window has room and the pool has memory.
     held: Option<Message>,
     payload: Option<Payload>,
 }
@@ -111,7 +111,7 @@ impl Admission {
         self.payload.is_some()
     }
 
-    /// True at a bound: nothing new is taken. A write whose data is arriving is not new.
+    /// True at a bound, where no new request is taken. A write whose data is arriving is not new.
     #[inline]
     pub(super) fn is_paused(&self, pool: &Pool, stream: &Stream) -> bool {
         let has_room = |held: &Message| self.windows.has_room(held.cost()) && !pool.waits();

@@ -1,4 +1,4 @@
-//! A connection's socket, and how far its life has come.
+//! A connection's socket, and the state of its life cycle.
 //!
 //! ```text
 //!   open ---- drain, stop_reading ----> draining ---- kill ----> dead
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Invariants:
-//! * A life never goes back.
+//! * The state only moves forward.
 //! * Once it is draining nothing more is read; once it is dead nothing more is sent either.
 //! * The bios of a dead connection are withdrawn once.
 
@@ -26,10 +26,10 @@ enum State {
 
 /// The life of a connection.
 pub(super) struct Life {
-    /// A TCP socket too: the type only stands for a socket that can be shut down.
+    /// It may be a TCP socket: the type only gives a method to shut a socket down.
     socket: UnixStream,
     state: State,
-    /// Bios that waited for a limit when the client went have been withdrawn.
+    /// True once the bios that waited for a limit when the client went are withdrawn.
     is_withdrawn: bool,
 }
 
@@ -84,8 +84,9 @@ impl Life {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Notes that the client sends no more. Its requests are still done, and its replies are sent
-    /// if it still reads. A Unix socket says if it does not; of others the first reply tells.
+    /// Notes that the client sends no more. Its requests are still carried out, and its replies are
+    /// sent if it still reads. A Unix socket shows whether it does; with other sockets the first
+    /// reply shows it.
     pub(super) fn end_input(&mut self) {
         self.stop_reading();
         let mut socket = [PollFd::new(&self.socket, PollFlags::empty())];
@@ -95,7 +96,7 @@ impl Life {
         }
     }
 
-    /// Says once that bios must be withdrawn: true when the client is gone and `has_bios`.
+    /// True once, if the client is gone and `has_bios`: the bios must be withdrawn.
     pub(super) fn begin_withdrawal(&mut self, has_bios: bool) -> bool {
         let withdraws = self.is_dead() && has_bios && !self.is_withdrawn;
         self.is_withdrawn |= withdraws;

@@ -10,9 +10,9 @@
 //! ```
 //!
 //! Invariants:
-//! * A connection is dropped only when no receive, no send and no bio of it is under way.
+//! * A connection is dropped only when it has no receive, send or bio in flight.
 //! * A connection that is over gives all buffers of its pool back to it.
-//! * A connection has a negotiation until its export is open, and never again.
+//! * A connection has a negotiation until its export is open, and none afterwards.
 
 mod admission;
 mod life;
@@ -54,7 +54,7 @@ struct Accepted {
     tls: ListenerTls,
     table: TableId,
     id: SessionId,
-    /// The worker counts it.
+    /// Counts the connection for the worker while it lives.
     _assigned: Client,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct TableId(pub(super) usize);
 /// An operation that a connection wants from its ring next.
 pub(super) enum Want {
     Receive(IoBuf, std::ops::Range<usize>),
-    /// A receive after a moment: call [`Connection::end_delay`] then.
+    /// A receive after a short delay: call [`Connection::end_delay`] then.
     ReceiveLater,
     /// As `Receive`, into the data of a write.
     ReceivePayload(IoBuf, std::ops::Range<usize>),
@@ -75,7 +75,8 @@ pub(super) enum Want {
 /// A connection.
 pub(super) struct Connection {
     life: Life,
-    /// Before the phase: its share leaves the ledger while device and group are still the client's.
+    /// Dropped before the phase: its share leaves the ledger while device and group still belong to
+    /// the client.
     pool: Pool,
     phase: Phase,
     stream: Stream,
@@ -179,18 +180,18 @@ impl Connection {
         self.pool.waits()
     }
 
-    /// True while requests of it wait for others that write the same blocks; its worker is woken
-    /// when one may go on.
+    /// True while its requests wait for other writes of the same blocks; its worker is woken when
+    /// one may go on.
     pub(super) fn waits_for_range(&self) -> bool {
         self.export().is_some_and(|export| export.service.waits_for_range())
     }
 
-    /// True if one of them may.
+    /// True if one of these requests may go on.
     pub(super) fn has_range(&self) -> bool {
         self.export().is_some_and(|export| export.service.has_range())
     }
 
-    /// True if it has memory that others may want, so that it is swept.
+    /// True if it has memory that others may want: then sweeps include it.
     pub(super) fn has_share(&self) -> bool {
         self.pool.has_share()
     }
@@ -220,8 +221,8 @@ impl Connection {
         self.life.into_socket()
     }
 
-    /// Closes a connection of which nothing was heard for too long, unless its I/O is what takes
-    /// long; then true.
+    /// Closes a connection that was silent for too long, unless its own I/O takes that long. True
+    /// if it stays open.
     pub(super) fn end_idle(&mut self) -> bool {
         let export = self.export();
         if export.is_none_or(|export| export.admission.is_idle()) {
@@ -241,27 +242,28 @@ impl Connection {
         self.export().is_some_and(|export| export.admission.awaits_data())
     }
 
-    /// Once, when the client is gone and requests of it are with a device: nobody wants them any
-    /// more.
+    /// True once, if the client is gone and a device still has requests of it: nobody needs their
+    /// results.
     pub(super) fn begin_withdrawal(&mut self) -> bool {
         let has_bios = self.has_bios();
         self.life.begin_withdrawal(has_bios)
     }
 
-    /// The `user_data` of bios that zero for long, when the client is gone or the server stops:
-    /// the rest of them is not done. Others may come to their device whenever one has ended.
+    /// The `user_data` of long zeroing bios, if the client is gone or the server stops: the rest of
+    /// them is cancelled. Checked whenever a bio has ended, because further ones may follow.
     pub(super) fn cut_short(&self) -> Vec<u64> {
         let is_cut = |export: &&OpenExport| self.life.is_dead() || export.service.is_stopping();
         let export = self.export().filter(is_cut);
         export.map_or(Vec::new(), |export| export.service.long_zeroing().collect())
     }
 
-    /// Now and then: lets go of memory that was not used since. True if the client was cut off
-    /// because it has taken too little of its replies, or sent too little of its data, for
-    /// `stalls_max` times while others waited for the memory that it has.
+    /// A periodic sweep: frees memory that was unused since the last sweep. True if the client was
+    /// disconnected: in `stalls_max` sweeps it took too little of its replies, or sent too little
+    /// of its data, while others waited for its memory.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let has_moved = self.progress.take_moved();
-        // A client that sends a byte now and then keeps nothing idle either, if others want that.
+        // If others want its memory, a client that sends a byte now and then keeps no idle buffers
+        // either.
         if !has_moved || self.pool.is_wanted_by_others() {
             self.pool.shrink();
         }
@@ -275,7 +277,7 @@ impl Connection {
 
     // --- requests
 
-    /// A bio of this connection came back.
+    /// Takes back a bio of this connection.
     #[inline]
     pub(super) fn completed(&mut self, bio: Box<Bio>) {
         if let Phase::Transmission(export) = &mut self.phase {
@@ -294,14 +296,14 @@ impl Connection {
         service.begin_query()
     }
 
-    /// The device said which ranges hold data.
+    /// Takes the device's answer to the query.
     pub(super) fn answered(&mut self, found: &[Extent]) {
         if let Phase::Transmission(export) = &mut self.phase {
             export.service.end_query(found, &mut self.pool, &mut self.stream);
         }
     }
 
-    /// True at a bound: nothing new is taken.
+    /// True at a bound, where no new request is taken.
     #[inline]
     fn is_paused(&self) -> bool {
         match &self.phase {
@@ -315,8 +317,8 @@ impl Connection {
         self.export().map_or(0, |export| export.admission.bytes_in_flight())
     }
 
-    /// Uses what was received: negotiates, starts requests. Bios go to `bios`. True if there is
-    /// more to do once these are on their way.
+    /// Processes received bytes: negotiates, starts requests. Bios go to `bios`. True if there is
+    /// more to do once these are submitted.
     pub(super) fn advance(
         &mut self,
         cx: &mut Context,
@@ -346,7 +348,7 @@ impl Connection {
         false
     }
 
-    /// Goes on with requests that have begun, or drops those that need not end any more.
+    /// Continues requests that have begun, or drops those whose client is gone.
     #[inline]
     fn go_on(&mut self, bios: &mut BioList) {
         let is_open = self.life.is_open();

@@ -1,8 +1,8 @@
 //! A connection until its client has chosen an export: the handshake, and TLS in between.
 //!
 //! Invariants:
-//! * Nothing is parsed or received while a reply is owed, so that no client makes the server keep
-//!   more than one.
+//! * The negotiation parses and receives nothing while a reply is unsent, so that a client makes
+//!   the server keep at most one reply.
 //! * The reply that allows TLS leaves in the clear, before the session starts.
 
 use crate::nbd::handshake::{Event, Handshake, Negotiated, OUTPUT_MAX_BYTES};
@@ -23,7 +23,7 @@ pub(super) enum Next {
     More,
     /// Wait for bytes, or until a reply is sent.
     Wait,
-    /// Close when all is sent; `wakes`: end a receive that is under way.
+    /// Close when all is sent; `wakes`: also end a receive in flight.
     Drain { wakes: bool },
     /// Close at once.
     Kill,
@@ -52,7 +52,7 @@ impl Negotiation {
         Negotiation { handshake: Handshake::new(tls.policy), is_in_tls: false }
     }
 
-    /// True while a reply is not sent, and nothing more is taken before it is.
+    /// True while a reply is unsent, so that the negotiation takes no input.
     pub(super) fn owes_reply(&self, stream: &Stream) -> bool {
         !self.is_in_tls && stream.owes_send()
     }
@@ -98,7 +98,7 @@ impl Negotiation {
             }
         }
         if stream.input().is_err() {
-            // The alert in the session's output still goes out.
+            // The alert in the session's output must still be sent.
             return Next::Drain { wakes: true };
         }
         if stream.tls().is_none_or(|tls| tls.is_handshaking()) {

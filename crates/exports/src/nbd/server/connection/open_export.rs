@@ -21,15 +21,15 @@ use drystone_core::{BioList, ChannelId, Context};
 use drystone_throttle::Member;
 use std::sync::Arc;
 
-/// Requests of a window, at most, whose writes cost nothing beside those of others (32 bytes each);
-/// beyond that they take a lock.
+/// The most requests of a window that have slots of the range lock (32 bytes each); the writes of
+/// further ones take a lock.
 const PLACES_MAX: u32 = 512;
 
 /// The result of one step.
 pub(super) enum Step {
-    /// There may be another.
+    /// Another step may be possible.
     More,
-    /// The next one needs bytes, room in a window, or memory.
+    /// The next step needs bytes, room in a window, or memory.
     Wait,
     /// The client sends no more requests.
     Close,
@@ -61,7 +61,7 @@ impl OpenExport {
         let device = cx.open(&volume.device).ok()?;
         pool.priority = volume.priority;
         pool.join(&volume.device, member.id().as_u32());
-        // An operation may be under way for each request of both windows.
+        // Each request of both windows may be an operation.
         let places = 2 * settings.max_in_flight.min(PLACES_MAX) as usize;
         let write_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
         let ids = negotiated.contexts.iter().map(|context| context.id).collect();

@@ -5,7 +5,7 @@ use crate::nbd::server::stream::Sent;
 use drystone_core::IoBuf;
 use drystone_core::ring::SendPart;
 
-/// Payload that is still missing at least this many bytes is received in place.
+/// The least missing payload that is received straight into the write's buffer.
 const DIRECT_BYTES: usize = 16 << 10;
 
 impl Connection {
@@ -56,7 +56,7 @@ impl Connection {
         None
     }
 
-    /// The next operation to start on the ring, if any. Call until it wants nothing more.
+    /// The next operation to start on the ring, if any. Call it until it returns `None`.
     pub(in crate::nbd::server) fn next_want(&mut self) -> Option<Want> {
         if self.stream.is_lost() && !self.life.is_dead() {
             self.life.kill();
@@ -102,7 +102,7 @@ impl Connection {
         self.receive_now()
     }
 
-    /// Starts the receive that waited for a moment, which is over.
+    /// Starts the receive whose delay is over.
     pub(in crate::nbd::server) fn end_delay(&mut self) -> Option<Want> {
         self.coalesce.end_wait();
         if self.may_receive() { self.receive_now() } else { None }

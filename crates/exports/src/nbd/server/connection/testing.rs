@@ -1,4 +1,4 @@
-//! The surroundings of a connection and of its parts in their tests.
+//! Fixtures for the tests of a connection and its parts.
 
 use crate::nbd::handshake::Negotiated;
 use crate::nbd::proto::{Command, REQUEST_MAGIC, TransmissionFlags};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A device whose bios the test ends.
 pub(super) struct Fake {
-    /// It can be opened.
+    /// True if it can be opened.
     pub(super) opens: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A connection by itself that ends with buffers everywhere.
+//! Tests of one connection that ends while it has buffers in many places.
 
 use super::testing::{export, groups, message, negotiated};
 use super::*;
@@ -14,7 +14,7 @@ use std::os::unix::net::UnixStream;
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
 
-/// A connection in its handshake, what it works with, and the client's end of it.
+/// A connection in its handshake, its surroundings, and the client's end of it.
 struct Alone {
     connection: Connection,
     work: Work,
@@ -82,7 +82,8 @@ fn a_client_that_never_takes_its_greeting_costs_no_buffer() {
     assert_eq!(alone.end(), 1);
 }
 
-/// A send that fails, data of a write that never comes, and a reply to a client that is gone.
+/// Covers a send that fails, data of a write that never comes, and a reply to a client that is
+/// gone.
 #[test]
 fn a_connection_that_ends_gives_back_all_buffers() {
     let mut alone = Alone::new();

@@ -1,14 +1,14 @@
-//! A connection's requests become bios, completed bios become replies.
+//! Turns a connection's requests into bios, and completed bios into replies.
 //!
-//! Its state stands in three parts: the table of operations ([`OpTable`]), the locks of their
-//! writes ([`WriteLocks`]) and the queries for block status ([`Queries`]).
+//! Its state has three parts: the table of operations ([`OpTable`]), the locks of their writes
+//! ([`WriteLocks`]) and the queries for block status ([`Queries`]).
 //!
 //! Invariants:
 //! * Exactly one reply is queued for each operation.
-//! * A bio that follows another which has ended waits in `next` until [`Service::go_on`],
-//!   which is called before anything else is done with the connection.
-//! * Zeroes have all of their blocks locked alone while edges are written, and the blocks inside
-//!   shared, by pieces where they are written.
+//! * A bio that continues an operation waits in `next` until [`Service::go_on`], which is called
+//!   before any other call for the connection.
+//! * A request for zeroes has all of its blocks locked exclusively while its edges are written. The
+//!   inner blocks are then locked shared, piece by piece as they are written.
 
 mod reply;
 mod status;
@@ -32,7 +32,8 @@ use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most bytes that a device zeroes at once: more it may do piece by piece, and end early.
+/// The most bytes that a device zeroes at once. It may zero a longer range piece by piece, and end
+/// early.
 const LONG_BYTES: u64 = 4 << 20;
 
 /// The requests of one connection. All calls are made by its worker's thread.
@@ -41,16 +42,16 @@ pub(super) struct Service {
     clients: Clients,
     style: ReplyStyle,
     layout: DataLayout,
-    /// The wire number of each selected context, by place.
+    /// The wire number of each selected context, by index.
     context_ids: Vec<u32>,
     ops: OpTable<Op>,
     locks: WriteLocks,
     queries: Queries,
-    /// Bios that go on with an operation of which others have ended.
+    /// Bios that continue operations whose earlier bios have ended.
     next: BioList,
-    /// The device zeroes by itself.
+    /// True if the device zeroes by itself.
     zeroes_itself: bool,
-    /// The server stops: operations end with the bios that are under way.
+    /// True if the server stops: an operation then ends with its bios in flight.
     stopping: bool,
 }
 
@@ -113,19 +114,19 @@ impl Service {
         }
     }
 
-    /// True while operations wait for others that write the same blocks. The thread is woken when
-    /// one may go on.
+    /// True while operations wait for other writes of the same blocks. The thread is woken when one
+    /// may go on.
     #[inline]
     pub(super) fn waits_for_range(&self) -> bool {
         self.locks.is_blocked()
     }
 
-    /// True if one of them may.
+    /// True if one of these operations may go on.
     pub(super) fn has_range(&self) -> bool {
         self.locks.has_news()
     }
 
-    /// Ends the operations that have no bio under way: the client has gone.
+    /// Ends the operations that have no bio in flight, because the client has gone.
     pub(super) fn give_up(&mut self, pool: &mut Pool) {
         while let Some(id) = self.locks.leave_line() {
             self.take_blocked(id, pool);
@@ -160,7 +161,7 @@ impl Service {
         bio.into_iter().for_each(|bio| give_back(bio, pool));
     }
 
-    /// Lets operations end with the bios that are under way.
+    /// Makes operations end with their bios in flight.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
     }
@@ -199,7 +200,7 @@ impl Service {
         }
     }
 
-    /// Takes an operation out that is over, and frees its range.
+    /// Takes an ended operation out, and frees its range.
     #[inline]
     fn remove(&mut self, id: OpId) -> Option<Op> {
         let op = self.ops.remove(id)?;
@@ -209,7 +210,7 @@ impl Service {
         Some(op)
     }
 
-    /// Frees the range of an operation, and its turn if it has that.
+    /// Frees the range of an operation, and its turn in the line if it has one.
     #[inline]
     fn unlock(&mut self, id: OpId) {
         if let Some(next) = self.locks.unlock(id) {
@@ -268,14 +269,14 @@ impl Service {
         let id = self.ops.add(Op::new(request));
         let mut bio = pool.bio();
         bio.op = BioOp::Write;
-        // The buffer is the operation's own.
+        // Only the operation has the buffer, so its contents are stable.
         bio.flags = write_flags(&request) | BioFlags::STABLE;
         bio.sector = Sector::from_bytes(request.offset);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + request.length as usize));
         self.change(id, bio, (Hold::Shared, blocks.range()), bios);
     }
 
-    /// Makes all writes so far durable.
+    /// Starts a flush, which makes all earlier writes durable.
     fn flush(&mut self, request: Request, pool: &mut Pool, bios: &mut BioList) {
         let id = self.ops.add(Op::new(request));
         let mut bio = bare(&request, BioOp::Flush, 0..0, pool);
@@ -293,7 +294,7 @@ impl Service {
         self.change(id, bio, (Hold::Shared, inside), bios);
     }
 
-    /// Reads the beginning of the range, so that a cache below has it.
+    /// Reads the first part of the range into a cache below.
     fn cache(
         &mut self,
         request: Request,

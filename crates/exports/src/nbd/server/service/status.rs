@@ -1,11 +1,11 @@
-//! Block status: the device tells which ranges hold data.
+//! Block status: queries the device for the ranges that hold data.
 //!
 //! ```text
 //!   request -> bio of no bytes -> queue -> query (a helper thread asks the device) -> reply
 //! ```
 //!
-//! The bio lets the throttle group count each query as an I/O. Nothing here asks a file system
-//! itself, which may block.
+//! The bio makes the throttle group count each query as an I/O. This thread never queries a file
+//! system itself, because such a call may block.
 
 use super::Service;
 use crate::nbd::extents::{Extent as StatusExtent, StatusQuery};
@@ -17,8 +17,8 @@ use crate::server::Pool;
 use drystone_core::extent::{Extent, ExtentQuery};
 use drystone_core::{BioFlags, BioList, Op as BioOp, Sector};
 
-/// Most extents that one query asks the device for: a file system is asked twice for each, about 1
-/// us a time on ext4. The client asks on from where the answer ends.
+/// The most extents that one query asks the device for: a file system needs two calls for each,
+/// about 1 us a call on ext4. The client continues from where the answer ends.
 const EXTENTS_MAX: usize = 256;
 
 impl Service {
@@ -41,7 +41,7 @@ impl Service {
         Some(ExtentQuery { device: self.device.clone(), offset, length, max: EXTENTS_MAX })
     }
 
-    /// Takes the device's answer to the query; nothing if there was no thread to ask it.
+    /// Takes the device's answer to the query; an empty one if no helper thread was available.
     pub(in crate::nbd::server) fn end_query(
         &mut self,
         found: &[Extent],

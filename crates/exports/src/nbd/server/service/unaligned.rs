@@ -11,7 +11,7 @@ use crate::server::{Blocks, OpId, Pool};
 use drystone_core::{BioList, IoBuf};
 
 impl Service {
-    /// Starts a write, or zeroes, that cover parts of blocks: with the edges, when it is its turn.
+    /// Starts a write, or zeroes, of parts of blocks: the edges come first, once it has its turn.
     #[cold]
     pub(super) fn start_unaligned(
         &mut self,
@@ -33,7 +33,7 @@ impl Service {
         }
     }
 
-    /// Begins an unaligned write whose turn has come, behind those that wait already.
+    /// Begins an unaligned write whose turn has come: it asks for its lock behind earlier waiters.
     #[cold]
     pub(super) fn begin_turn(&mut self, id: OpId) {
         let Some(op) = self.ops.op_mut(id) else { return };

@@ -1,6 +1,6 @@
 //! Zeroes: by the device itself, or by writes of one buffer of zeroes.
 //!
-//! Invariant: a piece of zeroes has only its own range locked, shared.
+//! Invariant: a piece of zeroes locks only its own range, shared.
 
 use super::Service;
 use crate::nbd::proto::{CommandFlags, ErrorCode};
@@ -29,7 +29,7 @@ impl Service {
             let why = (ErrorCode::Enotsup, "zeroes for parts of blocks are not fast");
             return self.refuse(request, why, pool, stream);
         }
-        // A request that has to be fast fails at the device rather than being slow.
+        // A request with the fast flag must fail at the device rather than be slow.
         let by_itself = is_whole && (self.zeroes_itself || fast);
         let buf = if by_itself { None } else { pool.take(self.layout.buffer_bytes(&request)) };
         match buf {
@@ -59,8 +59,8 @@ impl Service {
         bio
     }
 
-    /// Goes on with the blocks inside, whose edges are done. No other writer waits for them, which
-    /// may take long.
+    /// Continues with the inner blocks after the edges. Other writers do not wait for the inner
+    /// blocks, which may take long.
     #[cold]
     pub(super) fn zero_rest(&mut self, id: OpId, buf: IoBuf, pool: &mut Pool) {
         let buf = match self.zeroes_itself {
@@ -74,7 +74,7 @@ impl Service {
         self.zero_next(id, bio);
     }
 
-    /// Goes on with zeroes by `bio`, with nothing but its range locked.
+    /// Continues with zeroes by `bio`, with only its range locked.
     fn zero_next(&mut self, id: OpId, bio: Box<Bio>) {
         self.unlock(id);
         let Some(op) = self.ops.op_mut(id) else { return };
@@ -94,7 +94,7 @@ impl Service {
         }
         let rest = op.zeroes.as_ref().is_some_and(|zeroes| !zeroes.is_over());
         if op.status.is_ok() && rest && self.stopping {
-            // The pieces so far are there; the client is told that it is not all.
+            // The pieces so far are written; the error tells the client that the rest is not.
             op.status = Status::Cancelled;
         }
         if op.status.is_ok()
@@ -108,8 +108,8 @@ impl Service {
         self.end(id, pool, stream);
     }
 
-    /// Zeroes by writes, though the device's limits said otherwise when the client connected, or
-    /// still do.
+    /// Zeroes by writes, although the device's limits offered write-zeroes when the client
+    /// connected, or still do.
     fn zero_by_writes_after_all(&mut self, id: OpId, pool: &mut Pool, stream: &mut Stream) {
         self.zeroes_itself = false;
         let Some(op) = self.ops.op_mut(id) else { return };
