@@ -1,7 +1,7 @@
 //! The sizes that arrays will have, by the present contents of their members. Changes nothing.
 //!
-//! Only arrays on files and block devices, or on devices that each start makes, can be told of:
-//! other members hold what they hold only once they are open.
+//! Sizes are known only for arrays on files and block devices, or on devices that each start makes.
+//! The contents of other members are unknown until they are open.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Seek, SeekFrom};
@@ -25,7 +25,7 @@ pub(crate) fn size(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64
     sectors.checked_mul(SECTOR_BYTES)
 }
 
-/// Nothing can be on the member but what the start puts there.
+/// True if this start makes the member, so that it holds no earlier data.
 fn will_be_new(member: &Member, stack: &StackSpec) -> bool {
     match stack.device(&member.device).map(|device| &device.kind) {
         Some(DeviceKind::File(file)) => {
@@ -36,7 +36,7 @@ fn will_be_new(member: &Member, stack: &StackSpec) -> bool {
     }
 }
 
-/// Sectors of the array that is on its members.
+/// Sectors of the array that its members hold now.
 fn found_sectors(raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     let members = raid.members.iter().filter(|member| !stack.absent.contains(&member.device));
     let mut candidates = Vec::new();
@@ -48,7 +48,7 @@ fn found_sectors(raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     found.layout.array_sectors(found.used())
 }
 
-/// A pipe is not opened: that would wait for its writer.
+/// Opens the file, unless it is a pipe: that open would wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
@@ -69,7 +69,7 @@ fn candidate(name: &str, mut file: File) -> io::Result<Candidate> {
     Ok(Candidate::look(name.to_owned(), sectors, found, read))
 }
 
-/// Sectors of an array that the start makes.
+/// Sectors of the array that the start will make.
 fn new_sectors(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
     let device = |name: &String| {
         let sectors = stack.sizes.get(name)? / SECTOR_BYTES;
@@ -87,7 +87,7 @@ fn new_sectors(name: &str, raid: &RaidSpec, stack: &StackSpec) -> Option<u64> {
 /// The array that a start makes of members that are all new.
 ///
 /// # Errors
-/// There is no such array.
+/// The members do not allow such an array.
 pub(crate) fn new_array(
     name: &str,
     raid: &RaidSpec,

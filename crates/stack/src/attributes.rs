@@ -1,7 +1,7 @@
 //! The attributes of a running device, named as in sysfs.
 //!
-//! The one table of them: `drystone show`, `drystone set`, `drystone help control` and
-//! `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
+//! This is the only table of attributes: `drystone show`, `drystone set`, `drystone help control`
+//! and `docs/control.md` come from it. Source: `ABI/stable/sysfs-block`.
 
 use drystone_raid::array::{RMW_LEVELS, SYNC_ACTIONS, SYNC_SPEEDS};
 
@@ -61,7 +61,7 @@ const fn settable(name: &'static str, ty: Type, doc: &'static str) -> Attribute 
     Attribute { name, mode: Mode::ReadWrite, ty: Some(ty), doc }
 }
 
-/// The attribute whose value is in sectors in sysfs, and in bytes where it is set.
+/// The attribute that sysfs shows in sectors and `set` takes in bytes.
 pub(crate) const SIZE: &str = "size";
 /// The attribute that begins and ends synchronisations of an array.
 pub(crate) const SYNC_ACTION: &str = "md/sync_action";
@@ -185,9 +185,9 @@ pub fn attribute(name: &str) -> Result<&'static Attribute, String> {
 }
 
 impl Attribute {
-    /// True if a device takes it that has attributes of these names: volumes and arrays have no
-    /// request queue of their own, and only files that are written grow. `kind`: the device's, with
-    /// whether it is read-only.
+    /// The mode of the attribute on a device with attributes of these names: volumes and arrays
+    /// have no request queue of their own, and only writable files grow. `kind`: the device's kind,
+    /// and whether it is read-only.
     pub fn mode_of<'a>(
         &self,
         (kind, is_read_only): (&str, bool),
@@ -201,7 +201,7 @@ impl Attribute {
         if takes { self.mode } else { Mode::ReadOnly }
     }
 
-    /// Reads a value that somebody wants to set.
+    /// Parses a value to be set.
     ///
     /// # Errors
     /// One sentence that names the attribute, the value and what is permitted.

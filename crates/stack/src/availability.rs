@@ -1,5 +1,5 @@
-//! The kinds and keys that this version serves, and those that it only knows by name. The one place
-//! to open when a kind, a target or a key arrives.
+//! The kinds and keys that this version serves, and those that it only knows by name. A new kind,
+//! target or key changes only this file.
 //!
 //! A planned kind or key is refused with the sentence "not available in this version" instead of
 //! "unknown".
@@ -22,8 +22,7 @@ pub fn planned_key(section: &str, key: &str) -> bool {
     PLANNED_KEYS.iter().any(|(name, keys)| *name == section && keys.contains(&key))
 }
 
-/// Advice, with a space at its end, for a kind that others have and that there is nothing like
-/// here.
+/// Advice, with a space at its end, for a kind of other programs that has no counterpart here.
 pub fn instead_of(name: &str) -> Option<&'static str> {
     match name.to_ascii_lowercase().as_str() {
         "mirror" | "raid1" | "raid-1" | "raid10" | "raid-10" => Some(
@@ -51,7 +50,7 @@ pub fn available_kinds() -> String {
     names.join(", ")
 }
 
-/// Why a planned kind is refused, and what would be right.
+/// The reason why a planned kind is refused, and the right form.
 pub fn refusal(kind: &str) -> (String, String) {
     match kind {
         "delay" | "flakey" | "log-writes" => {

@@ -64,12 +64,12 @@ pub fn shorten(word: &str) -> String {
     word.chars().take(MAX_WORD_CHARS).chain(['…']).collect()
 }
 
-/// Whether a finding stops the stack from being served.
+/// The severity of a finding: only an error stops the stack from being served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// The text is refused.
     Error,
-    /// The text is taken, but probably not as meant.
+    /// The text is accepted, but probably not as meant.
     Warning,
 }
 
@@ -84,7 +84,7 @@ pub struct Finding {
     pub message: String,
     /// The right form.
     pub hint: String,
-    /// A second place that belongs to it (the first use, the first definition), with its label.
+    /// A second place of the same fault (the first use, the first definition), with its label.
     pub also: Option<(Span, String)>,
 }
 
@@ -124,7 +124,7 @@ impl Findings {
         self.errors
     }
 
-    /// True if further errors are only counted, so that no work is spent on their words.
+    /// True if further errors are only counted, so that callers need not build their messages.
     pub fn is_full(&self) -> bool {
         self.errors >= MAX_FINDINGS
     }
@@ -167,7 +167,7 @@ pub struct Diagnostic {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// The word (or the first line of what) it points at.
+    /// The word that it points at, or the first line of a longer range.
     pub word: String,
     /// The fault, in one sentence.
     pub message: String,

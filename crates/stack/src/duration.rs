@@ -47,7 +47,7 @@ const UNITS: [(&str, u64); 7] = [
     ("µs", 1_000),
 ];
 
-/// Why a text is not a duration. Its `Display` goes on after the text.
+/// The reason why a text is not a duration. Its `Display` continues a sentence after the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// No digits where a number must stand.

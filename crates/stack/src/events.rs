@@ -1,13 +1,12 @@
-//! Typed events that an operator should hear of a running stack
-//! ([design](../../../docs/design/0008-events.md)).
+//! Typed events of a running stack, for its operator
 //!
 //! Invariants:
-//! * A publisher waits only for other publishers: there is room for `EVENTS_MAX`, and what
-//!   comes beyond that is counted.
-//! * I/O that fails publishes nothing. It is noted where it ends ([`drystone_core::failures`]), and
-//!   collected by the reader.
-//! * An event that may repeat is told at once, then ever more seldom, and never lost: it is counted
-//!   meanwhile.
+//! * A publisher waits only for other publishers: the queue holds `EVENTS_MAX` events, and further
+//!   ones are only counted.
+//! * Failed I/O publishes no event. It is noted where it ends ([`drystone_core::failures`]), and
+//!   the reader collects the notes.
+//! * An event that may repeat is reported at once, then at growing intervals. Repeats in between
+//!   are counted, so none is lost.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -61,7 +60,7 @@ impl fmt::Display for Lasting {
 /// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Something of the array.
+    /// An event of the array.
     Array(ArrayEvent),
     /// I/O of the device failed.
     Failures {
@@ -72,14 +71,14 @@ pub enum What {
     },
     /// Clients of the export were told that I/O failed.
     ClientFailures(Noted),
-    /// So many events did not find room.
+    /// So many events were dropped because the queue was full.
     Dropped(u64),
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When, as the stack's clock has it; of failures, when they were collected.
+    /// Its time on the stack's clock; for failures, the time of their collection.
     pub at: Ns,
     /// The array, device or export.
     pub subject: String,
@@ -116,7 +115,7 @@ fn failures(noted: &Noted, f: &mut fmt::Formatter<'_>) -> fmt::Result {
 }
 
 impl Event {
-    /// The source of an event that repeats; `None` of one that does not.
+    /// The key of an event that may repeat; `None` for other events.
     pub(crate) fn repeats(&self) -> Option<String> {
         match &self.what {
             What::Array(event) => {
@@ -126,7 +125,7 @@ impl Event {
         }
     }
 
-    /// Count `other` with this one, if it says the same again.
+    /// Merge `other` into this event if it repeats it. True if merged.
     pub(crate) fn absorb(&mut self, other: &Event) -> bool {
         match (&mut self.what, &other.what) {
             (What::Array(event), What::Array(other_event)) => {
@@ -137,10 +136,10 @@ impl Event {
     }
 }
 
-/// Where events are published. Shared by all threads; not for the way of an I/O.
+/// The queue of published events. Shared by all threads; not for the data path.
 pub struct Events {
     queue: Lock<Queue>,
-    /// Counts the lock, and is written only while it is held.
+    /// Counters of the lock; written only while the lock is held.
     locks: Arc<LockCounters>,
     clock: Arc<dyn Clock>,
 }
@@ -152,13 +151,13 @@ struct Queue {
 }
 
 impl Events {
-    /// None so far. `locks` must be used for nothing else.
+    /// An empty queue. `locks` must be used for nothing else.
     pub fn new(clock: Arc<dyn Clock>, locks: Arc<LockCounters>) -> Arc<Self> {
         let queue = Lock::new(LockClass::Control, Queue::default());
         Arc::new(Events { queue, locks, clock })
     }
 
-    /// Publish that this happened to `subject`, now.
+    /// Publish an event of `subject`, with the present time.
     pub fn publish(&self, subject: &str, what: What) {
         let event = Event { at: self.clock.now(), subject: subject.to_owned(), what };
         let mut queue = self.queue.lock(&self.locks);

@@ -1,5 +1,5 @@
-//! A stack as trees, for people: each export with its device, and below it what it stands on; then
-//! the throttle groups with their limits.
+//! Draws a stack as trees, for people: each export with its device, and below the device its
+//! members; then the throttle groups with their limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -18,8 +18,8 @@ use crate::spec::{
 /// Most segments of a table that its line names one by one.
 const SEGMENTS_SHOWN: usize = 4;
 
-/// Draws the stack. Devices that no export reaches come last; what a device stands on is drawn
-/// where it comes first.
+/// Draws the stack. Devices that no export reaches come last. The members of a device are drawn
+/// only below its first appearance.
 pub fn explain(stack: &StackSpec) -> String {
     let mut out = format!("stack {}\n", stack.name);
     let mut shown = Vec::new();
@@ -115,7 +115,7 @@ fn draw(
     }
 }
 
-/// The devices that a device stands on, each once.
+/// The members of a device, each once.
 fn members(device: &DeviceSpec) -> Vec<String> {
     let mut seen = BTreeSet::new();
     let names = device.members().into_iter().map(|member| member.device);

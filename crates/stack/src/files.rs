@@ -1,5 +1,5 @@
-//! A stack's needs of the file system: files that exist or can be made, are large enough, and are
-//! not used twice. Looks, never changes anything.
+//! Checks of the files of a stack: each exists or can be made, is large enough, and is not used
+//! twice. The checks change nothing.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};

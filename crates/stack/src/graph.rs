@@ -13,12 +13,12 @@ use crate::spec::{DeviceKind, DeviceSpec, Member, RaidSpec, SECTOR_BYTES, Segmen
 /// bounds the depth of calls; far more than anybody builds.
 pub const MAX_LEVELS: usize = 64;
 
-/// Names of devices or groups that were found but could not be built: what refers to them is not
-/// reported as well.
+/// Names of devices or groups that were found but could not be built. References to them are not
+/// reported in addition.
 pub type Broken = BTreeSet<String>;
 
-/// Reports everything that is wrong with how devices and exports hang together. `broken` devices
-/// have been reported before and count as existing, of unknown size.
+/// Reports all faults in the references between devices and exports. `broken` devices have been
+/// reported before and count as existing, of unknown size.
 pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     missing(stack, broken, findings);
     cycles(stack, findings);
@@ -30,7 +30,8 @@ pub fn check(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
     unused(stack, broken, findings);
 }
 
-/// Reports members that end beyond the device they name. Called again when files were measured.
+/// Reports members that end beyond the device they name. Called again when the sizes of files are
+/// known.
 pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mut Findings) {
     for (_, member) in uses(stack) {
         let (Some(size), Some((start, length))) = (sizes.get(&member.device), member.area_sectors)
@@ -49,11 +50,11 @@ pub fn too_small(stack: &StackSpec, sizes: &BTreeMap<String, u64>, findings: &mu
     }
 }
 
-/// Tells the size in bytes of an array, by its name, if that is known.
+/// A function that returns the size in bytes of an array, by its name, if the size is known.
 pub type ArraySize<'a> = &'a dyn Fn(&str, &RaidSpec, &StackSpec) -> Option<u64>;
 
-/// Works out the sizes of volumes whose members' sizes are known by now, and of arrays by
-/// `array_size`, and reports members of which nothing can be used.
+/// Computes the sizes of volumes whose members' sizes are known by now, and of arrays by
+/// `array_size`. Reports members without usable space.
 pub fn complete_sizes(stack: &mut StackSpec, array_size: ArraySize<'_>, findings: &mut Findings) {
     for index in members_first(&stack.devices, None) {
         let device = &stack.devices[index];
@@ -82,9 +83,9 @@ pub fn complete_sizes(stack: &mut StackSpec, array_size: ArraySize<'_>, findings
     }
 }
 
-/// Indices of the devices, or of `only` and those that it stands on, each after its members unless
-/// there is a cycle. With a path of our own instead of recursion, since a chain may be as long as
-/// the file.
+/// Indices of the devices, or of `only` and the devices below it. Each comes after its members,
+/// unless they form a cycle. The walk keeps its own path instead of recursion, since a chain may be
+/// as long as the file.
 pub fn members_first(devices: &[DeviceSpec], only: Option<&str>) -> Vec<usize> {
     let numbers: BTreeMap<&str, usize> =
         devices.iter().enumerate().map(|(index, device)| (device.name.as_str(), index)).collect();
@@ -159,8 +160,8 @@ fn cycles(stack: &StackSpec, findings: &mut Findings) {
     }
 }
 
-/// Depth first from `root`, with a path of our own instead of recursion, since a chain may be as
-/// long as the file. `done` holds devices seen before (false: on the path now).
+/// Walks depth first from `root`. The walk keeps its own path instead of recursion, since a chain
+/// may be as long as the file. `done` holds visited devices (false: on the present path).
 fn walk<'a>(
     root: &'a str,
     edges: &'a BTreeMap<&'a str, Vec<Member>>,
@@ -201,7 +202,7 @@ fn closed(path: &[(&str, usize)], member: &Member, findings: &mut Findings) {
     findings.error(&member.span, message, "a device can stand only on devices below it");
 }
 
-/// Reports the first device that stands too high.
+/// Reports the first device with too many levels below it.
 fn too_many_levels(stack: &StackSpec, findings: &mut Findings) {
     let mut levels: BTreeMap<&str, usize> = BTreeMap::new();
     for index in members_first(&stack.devices, None) {
@@ -219,14 +220,15 @@ fn too_many_levels(stack: &StackSpec, findings: &mut Findings) {
     }
 }
 
-/// Reports members whose sectors something else uses as well.
+/// Reports members whose sectors another user has too.
 fn used_twice(stack: &StackSpec, findings: &mut Findings) {
     let mut by_member: BTreeMap<String, Vec<(&str, Member)>> = BTreeMap::new();
     for (user, member) in uses(stack) {
         by_member.entry(member.device.clone()).or_default().push((user, member));
     }
     for (name, users) in &mut by_member {
-        // By first sector: what overlaps anything overlaps what reaches furthest before it.
+        // Sorted by first sector: an area that overlaps any earlier one overlaps the one that
+        // reaches furthest.
         users.sort_by_key(|(_, member)| (area(member).0, member.span.start));
         let mut furthest = 0;
         for index in 1..users.len() {
@@ -262,7 +264,8 @@ fn report_twice(name: &str, a: (&str, &Member), b: (&str, &Member), findings: &m
     findings.error_also(&second.1.span, message, "use another device or other sectors", also);
 }
 
-/// A device below another must not be written past it.
+/// Reports writable exports of devices that other devices stand on: such writes would bypass the
+/// upper device.
 fn exported_members(
     stack: &StackSpec,
     by_member: &BTreeMap<String, Vec<(&str, Member)>>,
@@ -286,7 +289,7 @@ fn exported_members(
 /// silent for tenths of a second to seconds, and a member whose writes count as lost fails.
 pub const MEMBER_TIMEOUT_MIN_NS: u64 = 1_000_000_000;
 
-/// A warning of a time-out that is shorter: `device` is `member` of `array`, or below it.
+/// A warning of a shorter time-out: `device` is `member` of `array`, or below it.
 pub fn short_timeout(device: &str, (member, array): (&str, &str)) -> String {
     if device == member {
         return format!(
@@ -299,8 +302,9 @@ pub fn short_timeout(device: &str, (member, array): (&str, &str)) -> String {
     )
 }
 
-/// The first array that stands on `device`, and by which member: the device, or a volume above it.
-/// `users` names what stands on one, and `array_of` the array that one is a member of.
+/// The first array above `device`, and its member on that way: the device, or a volume above it.
+/// `users` names the devices that stand on one, and `array_of` the array that a device is a member
+/// of.
 pub fn array_above(
     device: &str,
     array_of: impl Fn(&str) -> Option<String>,
@@ -322,7 +326,7 @@ pub fn array_above(
     None
 }
 
-/// The time that it should be.
+/// The hint for a time-out that is too short.
 pub const MEMBER_TIMEOUT_HINT: &str = "set io_timeout to 1s or more; the default is 30s";
 
 fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
@@ -346,7 +350,7 @@ fn short_timeouts(stack: &StackSpec, findings: &mut Findings) {
 }
 
 fn unused(stack: &StackSpec, broken: &Broken, findings: &mut Findings) {
-    // Whatever is broken, device or export, may have been meant to use any other.
+    // A broken device or export may use any other device, so unused ones are not reported.
     if !broken.is_empty() || findings.errors() > 0 {
         return;
     }

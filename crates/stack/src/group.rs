@@ -1,7 +1,7 @@
 //! Paths of throttle groups.
 //!
-//! A path is that of a cgroup below the root: names with `/` between them, a group's parent is
-//! what stands before the last. The root is written `/`; it always exists and has no limits.
+//! A path is that of a cgroup below the root: names with `/` between them. The parent of a group is
+//! the path before the last `/`. The root is written `/`; it always exists and has no limits.
 
 use crate::diagnostic::shorten;
 use crate::names::{check_name, name_hint};
@@ -9,7 +9,7 @@ use crate::nearest::nearest;
 
 /// Most groups of a stack file.
 pub const MAX_GROUPS: usize = 1 << 16;
-/// Most groups below one another: what binds an I/O is looked for on so many levels.
+/// The most levels of groups: each I/O checks the limits of so many levels.
 pub const MAX_GROUP_LEVELS: usize = 16;
 /// The way the root is written.
 pub const ROOT: &str = "/";

@@ -1,8 +1,8 @@
 //! Lines of `io.max` and `io.stat` as cgroup v2 has them, with devices by name:
 //! `disk rbps=200MiB wiops=3000`.
 //!
-//! The one reader of such lines, for stack files and for requests of the control socket, so that
-//! both say the same about a wrong one. Source: `Documentation/admin-guide/cgroup-v2.rst`.
+//! The only parser of such lines, for stack files and for requests of the control socket, so that
+//! both report the same faults. Source: `Documentation/admin-guide/cgroup-v2.rst`.
 
 use std::fmt;
 
@@ -19,14 +19,14 @@ pub const KEYS: [&str; 4] = ["rbps", "wbps", "riops", "wiops"];
 /// An example of a line.
 pub const LINE: &str = "\"DEVICE rbps=200MiB wiops=3000\"";
 
-/// A line of `io.max`: what changes of a group's limits on a device.
+/// A line of `io.max`: a change of a group's limits on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IoMax {
     /// The device.
     pub device: String,
     /// The limits that are named, at least one.
     pub change: Change,
-    /// Where the device stands: in the text that the line came from.
+    /// The place of the device's name in the source text.
     pub span: Span,
 }
 
@@ -46,10 +46,10 @@ fn error(part: Span, message: String, hint: impl Into<String>) -> IoMaxError {
     IoMaxError { part, message, hint: hint.into() }
 }
 
-/// Reads a line. Whether there is such a device is for the caller to find out.
+/// Parses a line. The caller checks that the device exists.
 ///
 /// # Errors
-/// The first thing that is wrong; a line is taken as a whole or not at all.
+/// The first fault; a line is accepted as a whole or not at all.
 pub fn parse_io_max(line: &str) -> Result<IoMax, IoMaxError> {
     let mut words = words(line);
     let like = || format!("write {LINE}");

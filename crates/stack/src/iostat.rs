@@ -22,8 +22,8 @@ pub struct Row {
     pub values: [f64; 22],
 }
 
-/// The lines of the time from `before` to `now`; without `before`, since the stack started.
-/// Devices that were not there before count from zero.
+/// The rows for the time from `before` to `now`; without `before`, since the stack started. Devices
+/// that did not exist before count from zero.
 pub fn rows(before: Option<&Snapshot>, now: &Snapshot) -> Vec<Row> {
     let start_ns = before.map_or(0, |before| before.uptime_ns);
     let seconds = now.uptime_ns.saturating_sub(start_ns) as f64 / 1e9;
@@ -63,7 +63,7 @@ fn row(before: &DiskStats, now: &DiskStats, seconds: f64) -> Row {
     Row { device: now.device.clone(), values }
 }
 
-/// `a / b`, and 0 where nothing happened.
+/// `a / b`, or 0 if `b` is 0.
 fn ratio(a: f64, b: f64) -> f64 {
     if b > 0.0 { a / b } else { 0.0 }
 }

@@ -1,10 +1,10 @@
-//! Text of others in a line of ours.
+//! Quoting of foreign text in one of our lines.
 
 use std::borrow::Cow;
 
-/// `text` with its control characters written as in Rust (`\n`, `\u{1b}`), so that it stays on its
-/// line and does nothing to a terminal: for paths and names, which may hold any. All else stays,
-/// backslashes too.
+/// `text` with its control characters written as in Rust (`
+/// `, `\u{1b}`), so that it stays on its line and does not control a terminal: for paths and names,
+/// which may hold any. All other characters stay, backslashes too.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return Cow::Borrowed(text);

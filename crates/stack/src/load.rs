@@ -58,13 +58,14 @@ pub fn load(path: &Path) -> Result<StackSpec, LoadError> {
 /// Options of a stack beside its file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// The default export (or the only one) also appears as this file, and so has a way in.
+    /// The file as which the default export (or the only one) also appears, so that it needs no
+    /// other address.
     pub file: Option<PathBuf>,
     /// Every device and every export is read-only, whatever the file says.
     pub read_only: bool,
 }
 
-/// As [`load`], with `options` beside what the file says.
+/// As [`load`], with `options` in addition to the file.
 ///
 /// # Errors
 /// See [`LoadError`].
@@ -122,7 +123,8 @@ fn check_files(mut stack: StackSpec) -> Result<StackSpec, Report> {
     Ok(stack)
 }
 
-/// The file's bytes, one more than a stack file may have at most, so that the check refuses it.
+/// The file's bytes, at most one more than a stack file may have, so that the check refuses a
+/// longer file.
 fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read;
     let mut bytes = Vec::new();
@@ -131,8 +133,8 @@ fn read_bounded(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Takes any bytes as a table of dmsetup, of a volume over two devices: for fuzzing. Returns
-/// whether it was a good one.
+/// Reads any bytes as a dmsetup table of a volume over two devices: for fuzzing. Returns whether
+/// the table is valid.
 pub fn fuzz_table(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data);
     // A basic string of TOML is one of JSON, but for one character more.
@@ -142,8 +144,8 @@ pub fn fuzz_table(data: &[u8]) -> bool {
     fuzz_stack_file(stack.as_bytes())
 }
 
-/// Takes any bytes as a stack file and does with it all that needs no file system: for fuzzing.
-/// Returns whether it was a good stack.
+/// Reads any bytes as a stack file, and runs all steps that need no file system: for fuzzing.
+/// Returns whether the stack is valid.
 pub fn fuzz_stack_file(data: &[u8]) -> bool {
     let text = String::from_utf8_lossy(data).into_owned();
     let source = Source { name: "fuzz.toml".to_owned(), text };

@@ -1,5 +1,5 @@
-//! Arrays as the control protocol tells of them and changes them, with mdadm's words: plain data.
-//! Sizes are bytes, times seconds since 1970.
+//! The reports and changes of arrays in the control protocol, with mdadm's words: plain data. Sizes
+//! are bytes, times seconds since 1970.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ pub struct ArrayReport {
     pub state: String,
     /// As `md/array_state`.
     pub array_state: String,
-    /// Nothing is written.
+    /// True if nothing is written.
     pub read_only: bool,
     /// The layout of parity, if it rotates.
     pub layout: Option<String>,
@@ -48,9 +48,9 @@ pub struct ArrayReport {
     pub algorithm: u32,
     /// Size of a chunk.
     pub chunk_size: u64,
-    /// A synchronisation under way.
+    /// A synchronisation in progress.
     pub sync: Option<SyncReport>,
-    /// Parity may not fit, and nothing is done about it now.
+    /// True if parity may not fit, and no synchronisation repairs it now.
     pub resync_pending: bool,
     /// Its name in the superblocks: `host:name`.
     pub set_name: String,
@@ -60,24 +60,24 @@ pub struct ArrayReport {
     pub events: u64,
     /// Sectors of parity that did not fit, in the last synchronisation.
     pub mismatch_cnt: u64,
-    /// The parts that may be wrong because it was forced to start, for people.
+    /// The ranges that may be wrong because of a forced start, for people.
     pub suspects: Option<String>,
-    /// Why devices that were named for it took no part when it was started, one sentence each.
+    /// The reasons why devices that were named for it took no part in its start, one sentence each.
     pub left_out: Vec<String>,
-    /// Damage that was found then in members that take part all the same, one sentence each.
+    /// Damage found at the start in members that take part all the same, one sentence each.
     pub notices: Vec<String>,
-    /// By role; what has none comes last.
+    /// The devices by role; devices without a role come last.
     pub devices: Vec<MemberReport>,
 }
 
-/// A synchronisation under way.
+/// A synchronisation in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SyncReport {
     /// As `md/sync_action`: `resync`, `recover`, `check` or `repair`.
     pub action: String,
     /// Bytes of each member that are done.
     pub done: u64,
-    /// Of how many.
+    /// The total number.
     pub total: u64,
     /// The same in percent, as Linux has it.
     pub percent: u64,
@@ -86,8 +86,8 @@ pub struct SyncReport {
 }
 
 impl SyncReport {
-    /// Its progress in thousandths, as Linux has it: in units of 512 KiB, of one more than there
-    /// are.
+    /// Its progress in thousandths, as Linux computes it: in units of 512 KiB, of one unit more
+    /// than the total.
     pub fn per_mille(&self) -> u64 {
         const UNIT: u64 = 512 << 10;
         let (done, total) = (self.done / UNIT, self.total / UNIT);
@@ -100,7 +100,7 @@ impl SyncReport {
 pub struct BitmapReport {
     /// Pages in which a bit is set.
     pub pages_used: u64,
-    /// Of how many.
+    /// The total number.
     pub pages: u64,
     /// Bytes of a member that a bit stands for.
     pub chunk: u64,
@@ -119,13 +119,13 @@ pub struct MemberReport {
     pub major: u64,
     /// See `major`.
     pub minor: u64,
-    /// The role that it has a part in.
+    /// The role to which it belongs.
     pub raid_device: Option<u32>,
     /// `active sync`, `spare rebuilding`, `spare`, `faulty` or `removed`.
     pub state: String,
-    /// It must take the place of another.
+    /// True if it is to replace another.
     pub replacement: bool,
-    /// It has sectors that cannot be read.
+    /// True if it has unreadable sectors.
     pub bad_blocks: bool,
 }
 
@@ -134,29 +134,29 @@ pub struct MemberReport {
 pub struct Named<'a> {
     /// The word: the name of a device in the stack, or one of mdadm's words.
     pub word: &'a str,
-    /// The absolute path that the word may be as well.
+    /// The absolute path that the word may also mean.
     pub path: Option<&'a str>,
 }
 
 /// A change of an array, as mdadm(8) has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArrayChange<'a> {
-    /// Take in a device.
+    /// Add a device.
     Add {
-        /// Which; a file or block device that is not open is opened.
+        /// The device; a file or block device that is not open is opened.
         member: Named<'a>,
-        /// Though it holds something.
+        /// True to add it even if it holds data.
         force: bool,
     },
-    /// Use a member no longer.
+    /// Fail a member.
     Fail(Named<'a>),
-    /// Let go of a device that is not in use.
+    /// Remove a device that is not in use.
     Remove(Named<'a>),
     /// Have a spare take the place of a member.
     Replace(Named<'a>),
-    /// Begin what `md/sync_action` calls so.
+    /// Begin the action with this name in `md/sync_action`.
     Sync(&'static str),
-    /// Write the superblocks clean, and let go of all devices.
+    /// Write the superblocks clean, and release all devices.
     Stop,
     /// Start an array of that name.
     Assemble(Assemble<'a>),
@@ -167,11 +167,11 @@ pub enum ArrayChange<'a> {
 pub struct Assemble<'a> {
     /// Devices of the stack, or absolute paths, one a line.
     pub members: &'a str,
-    /// Those of the members that are of this array.
+    /// Use only those members that belong to this array.
     pub uuid: Option<&'a str>,
-    /// Start without members on which the superblocks count.
+    /// Start without members that the superblocks expect.
     pub run: bool,
-    /// Start though something may be lost.
+    /// Start although data may be lost.
     pub force: bool,
     /// Write nothing.
     pub read_only: bool,

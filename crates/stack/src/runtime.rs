@@ -1,4 +1,4 @@
-//! The control protocol's needs of a live stack, and the plain data that it hands out.
+//! The interface of the control protocol to a live stack, and the plain data that it returns.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,8 @@ use crate::md::{ArrayChange, ArrayReport};
 /// A live stack, as the control protocol sees it.
 ///
 /// Any thread may call it, several at a time. Only [`Runtime::change`], [`Runtime::manage`],
-/// [`Runtime::reopen`] and setting what an array's manager takes care of wait for I/O. The caller
-/// owns what is returned.
+/// [`Runtime::reopen`], and the setting of an attribute that an array's manager handles, wait for
+/// I/O. The caller owns the returned values.
 pub trait Runtime: Send + Sync {
     /// All devices, in the order of the stack file.
     fn devices(&self) -> Vec<DeviceSummary>;
@@ -24,8 +24,8 @@ pub trait Runtime: Send + Sync {
     /// there is no device of that name.
     fn device(&self, name: &str) -> Option<DeviceDetail>;
 
-    /// Bytes that the stack file says the device has, which it has again after the next start;
-    /// `None` if it says nothing of it, or there is no such device.
+    /// The size in bytes of the device in the stack file, which it has again after the next start;
+    /// `None` if the file gives none, or without such a device.
     fn configured_size(&self, device: &str) -> Option<u64>;
 
     /// Sets an attribute that is read-write and whose value is within its type's range.
@@ -40,15 +40,15 @@ pub trait Runtime: Send + Sync {
     ) -> Result<(), SetError>;
 
     /// Opens the path of a file device again, and uses that file from now on: a failed flush and a
-    /// file that was cut short are forgotten. `replaced`: also if there is another file now. Waits
-    /// for the file system, and for a while until I/O on the file that was open before has ended,
-    /// on the caller's thread; whether that has ended.
+    /// file that was cut short are forgotten. `replaced`: also if another file is there now. Waits
+    /// on the caller's thread for the file system, and for a while until I/O on the previous file
+    /// has ended. Returns whether that I/O has ended.
     ///
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed.
     fn reopen(&self, device: &str, replaced: bool) -> Result<bool, ChangeError>;
 
-    /// The volume of that name; `None` if there is no such device, or it is none.
+    /// The volume of that name; `None` if no device has the name, or the device is no volume.
     fn volume(&self, name: &str) -> Option<VolumeReport>;
 
     /// All volumes, in the order of [`Runtime::devices`].
@@ -67,9 +67,9 @@ pub trait Runtime: Send + Sync {
     /// There is no such device, or it is no array.
     fn arrays(&self, name: Option<&str>) -> Result<Vec<ArrayReport>, ChangeError>;
 
-    /// Makes a change to the array `name`, or starts it, and waits on the caller's thread until
-    /// that is done: at most for [`crate::control::MANAGER_PATIENCE_NS`] for each device. The names
-    /// of the devices that it was about.
+    /// Makes a change to the array `name`, or starts it. Waits on the caller's thread until the
+    /// change is done, at most [`crate::control::MANAGER_PATIENCE_NS`] for each device. Returns the
+    /// names of the devices concerned.
     ///
     /// # Errors
     /// See [`ChangeError`]; then nothing has changed, unless it took too long.
@@ -78,7 +78,7 @@ pub trait Runtime: Send + Sync {
     /// The throttle groups, the root (an empty path) first, each before those below it.
     fn groups(&self) -> Vec<GroupSummary>;
 
-    /// Makes a group of that path, which has been checked to be one.
+    /// Makes a group with that path, whose syntax was checked.
     ///
     /// # Errors
     /// There is such a group, or none above it.
@@ -90,7 +90,7 @@ pub trait Runtime: Send + Sync {
     /// There is none, or an export, a client or a group below uses it.
     fn remove_group(&self, path: &str) -> Result<(), ChangeError>;
 
-    /// Changes what binds a group on a device, and gives what binds it then.
+    /// Changes the limits of a group on a device. Returns the new limits.
     ///
     /// # Errors
     /// There is no such group or device; then nothing has changed.
@@ -112,7 +112,7 @@ pub trait Runtime: Send + Sync {
     /// Nanoseconds since the stack started, on the clock of the counters' times.
     fn uptime_ns(&self) -> u64;
 
-    /// Where the locks of all contexts, devices and front ends are counted.
+    /// The registry that counts the locks of all contexts, devices and front ends.
     fn locks(&self) -> &LockRegistry;
 
     /// The poll mode of data threads.
@@ -163,13 +163,13 @@ pub enum Change<'a> {
         table: &'a str,
         /// Take the table although others use the same sectors.
         force: bool,
-        /// Then resume by it, and wait for at most so many nanoseconds until the volume is quiet.
-        /// If that takes longer the table stays in its slot.
+        /// Then resume with it, and wait for at most so many nanoseconds until the volume is quiet.
+        /// If that takes longer, the table stays in its slot.
         resume_within: Option<Ns>,
     },
     /// Empty the inactive slot.
     Clear,
-    /// Keep new I/O from now on.
+    /// Hold new I/O from now on.
     Suspend {
         /// Wait for at most so many nanoseconds until all I/O before it has ended; `None`: do not
         /// wait.
@@ -180,7 +180,7 @@ pub enum Change<'a> {
         /// Wait for at most so many nanoseconds until the volume is quiet.
         within: Ns,
     },
-    /// Tell a target something.
+    /// Send a message to a target.
     Message {
         /// A sector of the target.
         sector: u64,
@@ -206,17 +206,17 @@ pub struct ChangeError {
 pub enum Refused {
     /// There is no such device.
     NotFound,
-    /// It cannot be called that.
+    /// The name is not valid.
     BadName,
     /// There is a device of that name.
     Exists,
-    /// The table is wrong, or does not fit what is there.
+    /// The table is invalid, or does not fit the devices.
     BadTable,
     /// An export or a table uses it, or it holds something.
     InUse,
-    /// It is being changed by somebody else.
+    /// Another command is changing it.
     Busy,
-    /// Not with this device.
+    /// The device does not support the change.
     Unsupported,
     /// Its I/O did not drain in time.
     TimedOut,
@@ -246,9 +246,9 @@ impl Refused {
 pub struct VolumeReport {
     /// Its name.
     pub name: String,
-    /// New I/O is kept.
+    /// True if new I/O is held.
     pub suspended: bool,
-    /// Writes are refused.
+    /// True if writes are refused.
     pub read_only: bool,
     /// Exports and tables that use it.
     pub open_count: u64,
@@ -436,7 +436,7 @@ pub struct Snapshot {
 /// The answer of `lockstat`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockReport {
-    /// Hold times are measured from now on.
+    /// True if hold times are measured from now on.
     pub hold: bool,
     /// The classes that were used, in the order of [`drystone_core::sync::LockClass::ALL`].
     pub classes: Vec<LockLine>,
@@ -459,7 +459,7 @@ impl LockReport {
 pub struct LockLine {
     /// The class's name.
     pub class: String,
-    /// Times a lock was not free.
+    /// The number of times that a lock was not free.
     pub contentions: u64,
     /// The number of these that waited; the others gave up.
     pub waits: u64,
@@ -473,7 +473,7 @@ pub struct LockLine {
     pub waittime_avg_ns: u64,
     /// Times a lock was taken.
     pub acquisitions: u64,
-    /// Times it was held that were measured; see [`ClassStats::holds`].
+    /// The number of measured holds; see [`ClassStats::holds`].
     pub holds: u64,
     /// Shortest hold.
     pub holdtime_min_ns: Option<u64>,

@@ -1,7 +1,7 @@
 //! Sizes as people write them: `64KiB`, `10G`, `1.5MB`.
 //!
-//! K, M, G, T, P and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000; `B` or
-//! nothing means bytes. Case does not matter. A fraction is taken when it makes whole bytes.
+//! K, M, G, T, P and KiB, MiB, ... are powers of 1024; KB, MB, ... are powers of 1000; `B` or no
+//! unit means bytes. Case does not matter. A fraction is accepted if it gives whole bytes.
 
 /// Unit names with their factor in bytes; the first name of a factor is the one we print.
 const UNITS: [(&str, u64); 17] = [
@@ -30,7 +30,8 @@ const PRINTED_UNITS: usize = 6;
 /// Most digits taken after a decimal point: 10^18 still fits the arithmetic.
 const MAX_FRACTION_DIGITS: usize = 18;
 
-/// Why a text is not a size. Its `Display` goes on after the text: "has an unknown unit".
+/// The reason why a text is not a size. Its `Display` continues a sentence after the text: "has an
+/// unknown unit".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// No digits where a number must stand, or something between number and unit.

@@ -21,7 +21,7 @@ pub fn nbd_uri(export: &ExportSpec, listener: &Listener) -> String {
     }
 }
 
-/// The host to connect to: a wildcard address is reached by loopback.
+/// The host to connect to: the loopback address for a wildcard address.
 fn reachable(host: &str) -> String {
     match host {
         "0.0.0.0" => "127.0.0.1".to_owned(),
@@ -31,7 +31,7 @@ fn reachable(host: &str) -> String {
     }
 }
 
-/// Percent-encodes what is neither unreserved nor `/`.
+/// Percent-encodes all bytes that are neither unreserved nor `/`.
 fn escape(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len());
     for byte in bytes {

@@ -9,24 +9,24 @@ use crate::diagnostic::Span;
 /// The use of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A device's.
+    /// The file of a device.
     Device,
     /// A socket of an export.
     Socket,
 }
 
-/// A file that something uses.
+/// A file in use.
 pub(crate) struct Used {
     identity: Identity,
-    /// As what.
+    /// The kind of use.
     pub(crate) kind: Kind,
     /// The name of the device, or of the export.
     pub(crate) name: String,
-    /// Where that is said.
+    /// The place in the text that names the file.
     pub(crate) span: Span,
 }
 
-/// The files that are used, as far as the check has come.
+/// The files in use that the check has found so far.
 #[derive(Default)]
 pub(crate) struct Seen(Vec<Used>);
 
@@ -36,7 +36,7 @@ impl Seen {
         self.0.iter().find(|used| used.identity.same(identity))
     }
 
-    /// Something uses it.
+    /// Notes a use of a file.
     pub(crate) fn add(&mut self, identity: Identity, kind: Kind, name: &str, span: Span) {
         self.0.push(Used { identity, kind, name: name.to_owned(), span });
     }
@@ -50,7 +50,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of the file that `path` leads to now.
+    /// The identity of the file that `path` leads to now.
     pub(crate) fn of(path: &Path) -> Self {
         let inode = fs::metadata(path).ok().map(|meta| match meta.file_type().is_block_device() {
             // Two nodes of one block device have inodes of their own, but one device number.
@@ -60,12 +60,12 @@ impl Identity {
         Self { real_path: real_path(path), inode }
     }
 
-    /// The file of this path, which has no symbolic links; the file system is not asked.
+    /// The identity of a path without symbolic links, without a call to the file system.
     pub(crate) fn named(real_path: PathBuf) -> Self {
         Self { real_path, inode: None }
     }
 
-    /// It is the same file.
+    /// True if both are the same file.
     pub(crate) fn same(&self, other: &Identity) -> bool {
         self.real_path == other.real_path || (self.inode.is_some() && self.inode == other.inode)
     }

@@ -59,7 +59,7 @@ impl Argument {
     }
 }
 
-/// The object that a command gives: its keys, each with what stands there.
+/// The object that a command returns: its keys, each with a description of the value.
 pub type Shape = &'static [(&'static str, &'static str)];
 
 /// Refuses the first key that is not among the `known`.
@@ -79,9 +79,9 @@ pub(super) fn check_known<'k>(
     Err(ControlError::new("bad-request", message))
 }
 
-/// The arguments of a request, checked against its command: each is a text, a time one of its
-/// nanoseconds. A handler asks by the names of its command's schema; another name is a mistake of
-/// ours and panics, which the test of all commands would meet.
+/// The arguments of a request, checked against its command. Each is a text; a time is the text of
+/// its nanoseconds. A handler asks by the names of its command's schema. Any other name is our own
+/// mistake and panics; the test of all commands would find it.
 pub(super) struct Arguments {
     command: &'static Command,
     /// In the order of the schema; `None` is an optional one that is missing.

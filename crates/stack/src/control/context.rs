@@ -9,7 +9,7 @@ use crate::schema::queue::IO_TIMEOUT;
 
 use super::error::ControlError;
 
-/// Which server this is.
+/// The identity of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerInfo {
     /// The program's version.
@@ -32,8 +32,8 @@ impl<'r> Control<'r> {
         Self { runtime, server }
     }
 
-    /// A warning if one of the devices is a member of an array, or below one, and has a time-out
-    /// that makes it fail soon.
+    /// A warning if one of the devices is a member of an array, or below one, and has so short a
+    /// time-out that a slow disk would fail.
     pub(super) fn timeout_warning(&self, devices: &[String]) -> Option<String> {
         let is_short = |name: &&String| {
             let device = self.runtime.device(name);

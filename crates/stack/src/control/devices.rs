@@ -80,8 +80,8 @@ pub(super) fn reopen(control: &Control<'_>, given: &Arguments) -> Result<Value> 
     Ok(json!({ "device": device, "warning": warning }))
 }
 
-/// A warning of a size that the stack file does not say: a file system that was grown does not fit
-/// after the next start. A file without a size there keeps its own.
+/// A warning of a size that differs from the stack file: a file system that was grown does not fit
+/// after the next start. A file without a size in the stack file keeps its own.
 fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String> {
     let now = now.parse().ok()?;
     let configured = control.runtime.configured_size(device)?;
@@ -95,7 +95,8 @@ fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String
     })
 }
 
-/// A value as `set` takes it: a size in bytes, where sysfs and the device have sectors.
+/// A shown value in the unit that `set` takes: a size in bytes, where sysfs and the device have
+/// sectors.
 pub(super) fn in_unit_that_it_takes(attribute: &str, shown: String) -> String {
     match shown.trim().parse::<u64>() {
         Ok(sectors) if attribute == SIZE => sectors.saturating_mul(512).to_string(),

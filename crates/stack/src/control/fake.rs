@@ -1,5 +1,4 @@
-//! A server without devices of its own, for tests and fuzzing: what is asked of it is noted and
-//! answered.
+//! A fake server without devices, for tests and fuzzing: it notes and answers all calls.
 
 use crate::attributes::{Attribute, Setting};
 use crate::iomax::{IoMax, MaxLine, StatLine, limits_of};
@@ -51,7 +50,7 @@ impl Runtime for Fake {
             description: String::new(),
             members: Vec::new(),
             exports: vec!["e".to_owned()],
-            // As the device has them: sectors.
+            // In sectors, as in the device.
             attributes: [
                 ("queue/nomerges".to_owned(), self.nomerges.load(Relaxed).to_string()),
                 ("size".to_owned(), "2097152\n".to_owned()),

@@ -4,12 +4,11 @@ use super::fake::Fake;
 use super::{CODES, Control, Line, LineBuffer, ServerInfo, response};
 use serde_json::Value;
 
-/// Bytes as a client sends them. The first one says in how large pieces they arrive.
+/// Feeds bytes as from a client. The first byte gives the size of the pieces in which they arrive.
 ///
 /// # Panics
-/// A line is answered with anything but one object that has either a result or an error of a known
-/// code, or with another `id` than it has; or the same lines come out otherwise when the bytes
-/// arrive at once.
+/// If a response is not one object with either a result or an error of a known code, or has another
+/// `id` than its request; or if the lines differ when the bytes arrive at once.
 pub fn fuzz_control(data: &[u8]) {
     let Some((piece, bytes)) = data.split_first() else { return };
     let (runtime, server) =
@@ -34,7 +33,7 @@ fn check_answer(line: &str, answer: &str) {
     if let Err(error) = response(answer) {
         assert!(CODES.iter().any(|(code, _)| *code == error.code), "{answer}");
     }
-    // Numbers of any length come back as they were, which this reader of JSON does not tell.
+    // Numbers of any length must come back unchanged, which this JSON parser cannot check.
     if let Ok(Value::Object(request)) = serde_json::from_str(line)
         && let (Some(id @ Value::String(_)), Some(back)) = (request.get("id"), object.get("id"))
     {

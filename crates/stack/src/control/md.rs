@@ -8,7 +8,7 @@ use super::context::Control;
 use super::error::{ControlError, refusal};
 use crate::md::{ArrayChange, Assemble, Named};
 
-/// The time that an array's manager is waited for: longer than it waits itself, for I/O that must
+/// The longest wait for an array's manager: longer than the manager itself waits for I/O that must
 /// end before a stop.
 pub const MANAGER_PATIENCE_NS: Ns = 40_000_000_000;
 
@@ -75,7 +75,7 @@ fn change(control: &Control<'_>, given: &Arguments, change: &ArrayChange<'_>) ->
     Ok(json!({ "device": name, "members": members, "warning": warning }))
 }
 
-/// The member that is named: a word that begins at the root is a path.
+/// The member that a request names: a word that begins with `/` is a path.
 fn member(given: &Arguments) -> Named<'_> {
     let word = given.text("member");
     Named { word, path: given.text_if("path").or(word.starts_with('/').then_some(word)) }

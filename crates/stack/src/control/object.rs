@@ -1,5 +1,5 @@
-//! JSON objects of requests, whose values stay as they were written: a number that fits no type of
-//! ours comes back with all of its digits.
+//! JSON objects of requests, whose values keep their text: a number that fits none of our types
+//! comes back with all of its digits.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::diagnostic::shorten;
 pub(super) struct Object<'t>(Vec<(String, &'t RawValue)>);
 
 impl<'t> Object<'t> {
-    /// Takes `text` apart; `what` it is begins the sentence if it is no object.
+    /// Parses `text`; if it is no object, the error sentence begins with `what`.
     pub(super) fn parse(text: &'t str, what: &str) -> Result<Self, ControlError> {
         serde_json::from_str(text).map_err(|error| {
             ControlError::new(
@@ -27,7 +27,7 @@ impl<'t> Object<'t> {
         })
     }
 
-    /// Whether no key is there twice: of two values either could be the one that is meant.
+    /// Refuses an object with a duplicate key: either value could be the intended one.
     pub(super) fn check_unique(&self) -> Result<(), ControlError> {
         let mut seen = BTreeSet::new();
         match self.keys().find(|key| !seen.insert(*key)) {
@@ -39,7 +39,7 @@ impl<'t> Object<'t> {
         }
     }
 
-    /// The value of `key`, if it is there once.
+    /// The value of `key`; `None` if the object does not have it, or has it twice.
     pub(super) fn get(&self, key: &str) -> Option<&'t RawValue> {
         let mut values = self.0.iter().filter(|(own, _)| own == key).map(|(_, value)| *value);
         values.next().filter(|_| values.next().is_none())

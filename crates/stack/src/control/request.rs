@@ -1,4 +1,4 @@
-//! From a request line to a response line.
+//! Turns a request line into a response line.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::diagnostic::shorten;
 use crate::nearest::nearest;
 
 impl Control<'_> {
-    /// Answers one request line; both are without line end. Never fails: what is wrong is the
+    /// Answers one request line; both lines are without line end. Never fails: an error becomes the
     /// response.
     pub fn handle(&self, line: &str) -> String {
         match Object::parse(line, "the request") {

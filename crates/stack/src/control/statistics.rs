@@ -1,4 +1,4 @@
-//! The commands that concern the whole server: its counters, how its threads wait, and which it is.
+//! The commands that concern the whole server: its counters, its poll mode and its version.
 
 use drystone_core::context::PollMode;
 use serde_json::{Value, json};

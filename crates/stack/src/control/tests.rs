@@ -39,7 +39,7 @@ fn the_poll_mode_is_told_and_changed() {
     }
 }
 
-/// The fake's I/O does not end if its file was replaced.
+/// The fake reports that I/O has not ended if its file was replaced.
 #[test]
 fn io_that_has_not_ended_is_told() {
     let ask = |arguments: &[(&str, &str)]| ask(&request("reopen", arguments));
@@ -216,7 +216,7 @@ fn a_size_is_shown_in_the_unit_that_set_takes() {
     let shown = ask(&request("show", &[("device", "disk")]));
     assert_eq!(shown["result"]["attributes"]["size"], (1u64 << 30).to_string());
     assert_eq!(shown["result"]["size"], 1u64 << 30);
-    // Of RAM the size cannot be set.
+    // The size of a RAM device cannot be set.
     let modes = json!({ "queue/nomerges": "rw", "size": "ro" });
     assert_eq!(shown["result"]["modes"], modes);
     assert_eq!(in_unit_that_it_takes("size", "2048\n".to_owned()), "1048576");

@@ -9,8 +9,8 @@ use super::error::{ControlError, refusal};
 use crate::diagnostic::shorten;
 use crate::runtime::{Change, TableReport, VolumeReport};
 
-/// The time that a change waits until a volume is quiet if nothing is said: as long as a request
-/// may take before it counts as lost.
+/// The default time that a change waits until a volume is quiet: as long as a request may take
+/// before it counts as lost.
 pub const DEFAULT_TIMEOUT_NS: Ns = 30_000_000_000;
 
 type Result<T> = std::result::Result<T, ControlError>;
@@ -106,7 +106,7 @@ fn volume(control: &Control<'_>, name: &str) -> Result<VolumeReport> {
     })
 }
 
-/// Changes the volume that is named, and says how it is then.
+/// Changes the named volume. Returns its new state.
 fn change(control: &Control<'_>, given: &Arguments, change: &Change<'_>) -> Result<Value> {
     let name = given.text("device");
     control.runtime.change(name, change).map_err(refusal)?;

@@ -7,7 +7,7 @@ use super::error::ControlError;
 
 /// Longest request line in bytes, its end not counted.
 pub const MAX_LINE_BYTES: usize = 512 << 10; // a table of 4096 lines of 100 bytes, and room
-/// The number of this protocol; it grows when something is taken away or means something else.
+/// The version of the protocol; it grows when a feature is removed or changes its meaning.
 pub const PROTOCOL: u64 = 1;
 
 /// The response to a line that was longer than [`MAX_LINE_BYTES`].
@@ -16,8 +16,8 @@ pub fn too_long() -> String {
     ControlError::new("bad-request", message).into_line()
 }
 
-/// The response to a client that is one more than the `most` that a server takes at a time, all of
-/// which wait for an answer.
+/// The response to a client beyond the `most` that a server takes at a time, if all of those wait
+/// for an answer.
 pub fn too_many_clients(most: usize) -> String {
     let message = format!("{most} clients wait for an answer; try again later");
     ControlError::new("busy", message).into_line()

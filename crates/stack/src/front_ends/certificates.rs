@@ -1,5 +1,5 @@
-//! Certificates of the server: whether they can be used, and warnings of those that clients will
-//! not accept today.
+//! Checks of the server's certificates: errors of unusable ones, and warnings of those that clients
+//! will refuse today.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ fn out_of_date(key: &str, path: &Path, now: Moment) -> Option<(String, String)> 
     let chain = Validity::of_pem(&pem);
     let wrong = |(n, validity): (usize, &Validity)| Some((n, why_not(validity, now)?));
     let (n, (why, hint)) = chain.iter().enumerate().find_map(wrong)?;
-    // A server's own is the first; those of authorities between it and the client's follow.
+    // The first is the server's own; intermediate authorities follow.
     let which = match (key, n) {
         ("cert", 0) => "the certificate".to_owned(),
         (_, 0) if chain.len() == 1 => "the certificate of the clients' authority".to_owned(),
@@ -49,13 +49,13 @@ fn out_of_date(key: &str, path: &Path, now: Moment) -> Option<(String, String)> 
     };
     let effect = match key {
         "cert" => "clients that verify it will not connect",
-        // An authority that is named here is trusted whatever its dates are (rustls).
+        // rustls trusts a named authority whatever its dates are.
         _ => "clients whose certificates it signed are let in all the same",
     };
     Some((format!("{which} {} {why}", path.display()), format!("{effect}: {hint}")))
 }
 
-/// Why it is not accepted at `now`, and what to do.
+/// The reason why it is not valid at `now`, and the remedy.
 fn why_not(validity: &Validity, now: Moment) -> Option<(String, &'static str)> {
     if now > validity.not_after {
         return Some((format!("expired on {}", validity.not_after), "renew it"));

@@ -1,5 +1,5 @@
-//! Warnings of exports and keys that are open to more people than was probably meant. A client that
-//! can connect to an export may read it and, unless it is read-only, change it.
+//! Warnings of exports and keys that are accessible to more people than was probably meant. A
+//! client that can connect to an export may read it and, unless it is read-only, change it.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The work of each front end on a stack file.
+//! The interface of a front end to the checks of a stack file.
 
 use std::path::Path;
 
@@ -9,8 +9,8 @@ use crate::used_files::Seen;
 
 /// The part of a stack file that is about one front end.
 pub(crate) trait FrontEnd: Sync {
-    /// Takes its keys out of an export's section, whose place is `path`, and reports what is wrong
-    /// with them. The export also appears as `file`, whatever the section says.
+    /// Reads its keys of an export's section and reports their faults. If the section has a `file`,
+    /// the export also appears as that file.
     fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec);
 
     /// True if its clients have a user id.
@@ -19,14 +19,15 @@ pub(crate) trait FrontEnd: Sync {
     /// Reports exports that contradict one another.
     fn check(&self, stack: &StackSpec, findings: &mut Findings);
 
-    /// Reports what is wrong with the files that exports name, or with two that are the same.
-    /// Looks, changes nothing.
+    /// Reports faults of the files that exports name, and files that are used twice. Changes
+    /// nothing.
     fn look(&self, stack: &StackSpec, seen: &mut Seen, findings: &mut Findings);
 
     /// How clients reach the export by it: URIs, or paths.
     fn ways_in(&self, export: &ExportSpec) -> Vec<String>;
 
-    /// The same for the tree of a stack, with its name; `None` if the export does not use it.
+    /// The same for the tree of a stack, with the front end's name; `None` if the export does not
+    /// use it.
     fn explain(&self, export: &ExportSpec) -> Option<String>;
 }
 

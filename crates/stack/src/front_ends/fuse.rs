@@ -1,7 +1,7 @@
 //! `fuse = "PATH"`: an export as a regular file.
 //!
-//! Invariant: no path is asked for more than where it leads to, because a server that was stopped
-//! may be what is mounted there, and a call to it waits without end.
+//! Invariant: a path is only resolved, never opened or passed to `stat`. A mount of a stopped
+//! server may be there, and a call to that waits without end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use super::front_end::{FrontEnd, Section};
 pub(crate) struct Fuse;
 
 impl FrontEnd for Fuse {
-    /// The file, if there must be one; what is said of it needs it.
+    /// Reads the file, if the export has one; the other keys need it.
     fn read(&self, check: &mut Check<'_>, section: &Section<'_>, export: &mut ExportSpec) {
         let fields = section.fields;
         let file = section.file.map(Path::to_owned).or_else(|| fields.path("fuse"));
@@ -49,7 +49,7 @@ impl FrontEnd for Fuse {
         export.fuse.is_some()
     }
 
-    /// Exports that share a folder: what holds for all files in it must agree.
+    /// Reports exports that share a folder and differ in a property of the whole mount.
     fn check(&self, stack: &StackSpec, findings: &mut Findings) {
         let mut first: BTreeMap<&Path, (&ExportSpec, &FuseSpec)> = BTreeMap::new();
         for (export, fuse) in files(stack) {
@@ -98,7 +98,7 @@ fn files(stack: &StackSpec) -> Vec<(&ExportSpec, &FuseSpec)> {
 /// Keys that say which other users may open the file.
 const OF_OTHERS: [&str; 3] = ["fuse_mode", "fuse_uid", "fuse_gid"];
 
-/// Keys that say something of a file which there is not.
+/// Reports keys of a file although the export appears as none.
 fn without_file(check: &mut Check<'_>, section: &Section<'_>) {
     let switches =
         ["fuse_loop", "fuse_allow_other", "fuse_writeback_cache", "fuse_ignore_truncate"];
@@ -113,7 +113,8 @@ fn without_file(check: &mut Check<'_>, section: &Section<'_>) {
     }
 }
 
-/// The kernel lets nobody but the user who mounts a file open it, whatever its mode and owner are.
+/// Reports keys for other users without `allow_other`: the kernel then lets only the mounting user
+/// open the file, whatever its mode and owner are.
 fn without_others(check: &mut Check<'_>, section: &Section<'_>) {
     for key in OF_OTHERS {
         let place = format!("{}/{key}", section.path);
@@ -153,7 +154,7 @@ fn agree(
     }
 }
 
-/// Where an export appears.
+/// The place at which an export appears.
 struct MountPath<'a> {
     export: &'a ExportSpec,
     path: &'a Path,
@@ -163,17 +164,17 @@ struct MountPath<'a> {
 }
 
 impl<'a> MountPath<'a> {
-    /// One of these that it is, or is in, or that is in it.
+    /// One of `places` that is equal to this one, above it or below it.
     fn met<'p>(&self, places: &'p BTreeMap<PathBuf, MountPath<'a>>) -> Option<&'p MountPath<'a>> {
         let around = self.real.ancestors().find_map(|folder| places.get(folder));
-        // Files in a folder come right behind it.
+        // Files in a folder follow it directly in the order.
         let behind = (Bound::Excluded(self.real.as_path()), Bound::<&Path>::Unbounded);
         let next = places.range::<Path, _>(behind);
         let inside = { next }.next().filter(|(path, _)| path.starts_with(&self.real));
         around.or(inside.map(|(_, place)| place))
     }
 
-    /// Why this cannot be where `other` is too, or in it, or around it, and what would be right.
+    /// The reason why this place conflicts with `other` (equal, above or below), and the remedy.
     fn clash(&self, other: &MountPath<'_>) -> Option<(String, String)> {
         let (own, their, shown) = (&self.export.name, &other.export.name, self.path.display());
         if self.real != other.real {
@@ -199,7 +200,7 @@ impl<'a> MountPath<'a> {
         Some((message, format!("give each a path of its own, or make a folder: mkdir {shown}")))
     }
 
-    /// It must not be what something else uses.
+    /// Reports a place that another part of the stack uses.
     fn check_others(&self, seen: &Seen, findings: &mut Findings) {
         let Some(other) = seen.find(&Identity::named(self.real.clone())) else { return };
         let what = match other.kind {
@@ -212,8 +213,8 @@ impl<'a> MountPath<'a> {
     }
 }
 
-/// Where the path leads to; or reports why nothing can be made there. `None` also if that cannot be
-/// told: the start finds out.
+/// Resolves the path, or reports why nothing can be made there. `None` also if that is unknown: the
+/// start finds out.
 fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBuf> {
     let shown = path.display();
     match kernel::resolve(path) {
@@ -232,7 +233,7 @@ fn real_path(path: &Path, span: &Span, findings: &mut Findings) -> Option<PathBu
     None
 }
 
-/// True if a folder is there, or a mount below which there may be one; the start finds out.
+/// True if the path is a folder, or a mount that may be one; the start finds out.
 fn can_be_shared(path: &Path) -> bool {
     kernel::is_mount_point(path).unwrap_or(true)
         || fs::symlink_metadata(path).is_ok_and(|found| found.is_dir())

@@ -1,8 +1,8 @@
-//! The parts of a stack file that are about front ends: how they are read and checked, and how
-//! clients reach an export by it.
+//! The front ends in a stack file: how their keys are read and checked, and how clients reach an
+//! export.
 //!
-//! A front end is a file here, and a line in [`ALL`]. Its keys stand with all others in
-//! [`crate::schema`], and what they say in a field of [`ExportSpec`].
+//! A front end is a file here, and a line in [`ALL`]. Its keys are in [`crate::schema`] with all
+//! others, and their values in a field of [`ExportSpec`].
 
 use crate::diagnostic::Findings;
 use crate::parse::fields::Check;

@@ -32,8 +32,8 @@ impl FrontEnd for Nbd {
         export.nbd.iter().any(|listener| matches!(listener, Listener::Unix { .. }))
     }
 
-    /// Exports that share an address: what holds for the whole connection must agree, and one at
-    /// most is the default.
+    /// Reports exports that share an address and differ in a property of the whole connection, or
+    /// of which several are the default.
     fn check(&self, stack: &StackSpec, findings: &mut Findings) {
         for (listener, sharers) in stack.listeners() {
             let first = &stack.exports[sharers[0]];
@@ -87,7 +87,7 @@ impl FrontEnd for Nbd {
     }
 }
 
-/// Keys that say something of connections which there are none of.
+/// Reports keys of connections although the export has no address.
 fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
     const KEYS: [&str; 10] = [
         "description",
@@ -201,7 +201,7 @@ fn socket(path: &Path, span: &Span, findings: &mut Findings) {
 }
 
 fn tls_files(stack: &StackSpec, findings: &mut Findings) {
-    // Exports that share a listener name the same files: what is wrong with them is said once.
+    // Exports that share a listener name the same files: each fault is reported once.
     let mut seen: Vec<&TlsSpec> = Vec::new();
     for export in &stack.exports {
         let tls = &export.tls;

@@ -25,7 +25,7 @@ use crate::events::Events;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec, NullSpec, RamSpec};
 
 impl OpenEnv {
-    /// Those of `threads` data threads on `clock`, with a lock registry of their own.
+    /// The environment of `threads` data threads on `clock`, with a lock registry of its own.
     pub fn new(threads: u32, clock: Arc<dyn Clock>) -> Self {
         let locks = LockRegistry::new(clock.clone());
         let groups = Groups::new(clock.clone(), &locks);
@@ -70,7 +70,7 @@ pub fn open_with<S: Scheduler, T: Throttle>(
         DeviceKind::File(file) => opening.file(file),
         DeviceKind::Ram(ram) => opening.ram(ram),
         DeviceKind::Null(null) => opening.null(null),
-        // Here only those that stand on nothing can be opened.
+        // Only devices without members can be opened here.
         DeviceKind::Volume(volume) => {
             Ok(Arc::new(opening.throttled(open_volume(spec, volume, &|_| None, at)?)) as _)
         }
@@ -109,8 +109,9 @@ pub(super) fn file_to_make<'a>(spec: &'a DeviceSpec, at: &OpenEnv) -> Option<&'a
     makes.then_some(&file.options.path)
 }
 
-/// Removes the file of a device that was made and then not used: where the path leads to, not a
-/// link that was there before. Its device is open, so no other user can have begun to use it.
+/// Removes the file of a device that was created and then not used: the file to which the path
+/// leads, not a link that was there before. The device is still open, so no other user has begun to
+/// use the file.
 pub(super) fn remove_file(path: &Path) {
     // If it cannot be removed, an empty sparse file stays behind; the start has failed anyway.
     let _ = std::fs::canonicalize(path).and_then(std::fs::remove_file);
@@ -249,7 +250,8 @@ impl<S: Scheduler, T: Throttle> Opening<'_, S, T> {
         }
     }
 
-    /// A file's size is known only now; the size of others was checked with the stack file.
+    /// Checks the size of a file, which is known only now; other sizes were checked with the stack
+    /// file.
     fn check_size(&self, size: u64, block: u32) -> Result<(), OpenError> {
         if size.is_multiple_of(block.into()) {
             return Ok(());

@@ -1,14 +1,15 @@
 //! The devices of an open stack, which may come and go.
 //!
 //! Invariants:
-//! * Names are unique. A device leaves the list only while nothing here uses it.
-//! * All that changes the list, a table or an attribute holds the list's lock, so the checks before
-//!   a change still hold when it is made. Nothing waits with it in hand; the data path never takes
-//!   it.
-//! * A volume or array that is being changed for longer (it waits until its I/O has drained) is
-//!   claimed: until then others change it in no way. Tables that stand on it may come meanwhile.
+//! * Names are unique. A device leaves the list only while no export, table or array uses it.
+//! * Every change of the list, a table or an attribute holds the list's lock, so the checks before
+//!   a change still hold when it is made. No thread waits while it holds the lock; the data path
+//!   never takes it.
+//! * A volume or array whose change takes longer (it waits until its I/O has drained) is claimed:
+//!   until then no other command changes it. New tables may use it meanwhile.
 //! * A device that is about to become a member of an array, or an array that is being stopped, is
-//!   taken: no other user begins to use it. So is a name for which a device is still to come.
+//!   taken: no other user begins to use it. The name of a device that is still to come is taken in
+//!   the same way.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -34,11 +35,11 @@ pub struct LiveDevice {
     pub volume: Option<Volume>,
     /// The same, if it is an array.
     pub array: Option<Array>,
-    /// Clients' writes to it go through this, by whatever export.
+    /// The range lock of clients' writes to it, shared by all exports.
     pub(super) write_lock: Arc<RangeLock>,
-    /// It was opened for an array, and goes when that lets it go.
+    /// True if it was opened for an array: it is closed when the array releases it.
     pub(super) comes_by_path: bool,
-    /// Bytes that the stack file says it has, and that it has again after the next start.
+    /// Its size in bytes in the stack file, which it has again after the next start.
     pub(super) configured_size: Option<u64>,
     claimed: AtomicBool,
 }
@@ -108,7 +109,7 @@ impl LiveDevice {
         })
     }
 
-    /// The devices it stands on: those of its live table, or of the array.
+    /// Its members: those of its live table, or of the array.
     pub fn members(&self) -> Vec<String> {
         if let Some(array) = &self.array {
             return array.status().disks.iter().map(|disk| disk.name.to_string()).collect();
@@ -141,7 +142,7 @@ impl Drop for Claim {
 /// The list. Shared by all threads.
 pub(super) struct Devices {
     state: Lock<State>,
-    /// Counts the lock, and is written only while it is held.
+    /// Counters of the lock; written only while the lock is held.
     locks: Arc<LockCounters>,
 }
 
@@ -158,9 +159,9 @@ pub(super) struct State {
     pub(super) taken: Vec<Taken>,
     /// Names of devices that will come.
     pub(super) names: Vec<String>,
-    /// The server stops: nothing changes any more.
+    /// True if the server stops: nothing changes any more.
     pub(super) stopped: bool,
-    /// The tables of volumes that were closed for that, whose logs have to be ended.
+    /// The tables of volumes that the stop has closed, whose logs must be ended.
     pub(super) ended: Vec<Arc<Table>>,
 }
 
@@ -169,7 +170,7 @@ impl State {
         self.list.iter().find(|live| live.name == name)
     }
 
-    /// No device is called so, nor is one to be.
+    /// True if no device has the name, nor will have it.
     pub(super) fn is_free(&self, name: &str) -> bool {
         self.find(name).is_none() && !self.names.iter().any(|taken| taken == name)
     }
@@ -205,7 +206,8 @@ impl Devices {
         Arc::new(Devices { state: Lock::new(LockClass::Control, state), locks })
     }
 
-    /// Has nobody begin to use `device` until the result is dropped. `why` says what becomes of it.
+    /// Prevents new users of `device` until the result is dropped. `why` is the device's fate, for
+    /// messages.
     pub(super) fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -216,7 +218,7 @@ impl Devices {
         Taking { devices: self.clone(), what: What::Device(device.clone()) }
     }
 
-    /// Has no other device get a name, until the result is dropped.
+    /// Reserves a name until the result is dropped.
     pub(super) fn take_name(self: &Arc<Self>, state: &mut State, name: &str) -> Taking {
         state.names.push(name.to_owned());
         Taking { devices: self.clone(), what: What::Name(name.to_owned()) }
@@ -235,7 +237,7 @@ impl Devices {
     }
 }
 
-/// Something that is taken, until this is dropped; without the list's lock in hand.
+/// A taken device or name, until this is dropped. Its drop takes the list's lock.
 pub(super) struct Taking {
     devices: Arc<Devices>,
     what: What,

@@ -1,6 +1,6 @@
-//! Reads the events of a running stack, and limits how often one that repeats is told.
+//! Reads the events of a running stack, and limits the rate of repeated ones.
 //!
-//! Invariant: an event that repeats is told at once, then at growing intervals, and counted in
+//! Invariant: a repeated event is reported at once, then at growing intervals, and counted in
 //! between.
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use drystone_core::failures::Noted;
 use super::LiveStack;
 use crate::events::{Event, Lasting, What};
 
-/// The time for which a repeated event is only counted after it was told, at first and at most; it
-/// doubles in between.
+/// The shortest and longest time in which a repeated event is only counted after a report; the time
+/// doubles at each report.
 const PAUSE_MIN_NS: Ns = 5_000_000_000;
 const PAUSE_MAX_NS: Ns = 600_000_000_000;
 
-/// When an event that repeats is due again.
+/// The time at which a repeated event is due again.
 #[derive(Clone, Copy, Default)]
 struct Limit {
     next: Ns,
@@ -32,7 +32,7 @@ impl Limit {
 }
 
 impl LiveStack {
-    /// Reads what happens to it. There must be one reader at a time.
+    /// A reader of the stack's events. Only one reader may exist at a time.
     pub fn event_reader(&self) -> EventReader {
         EventReader::new(self.clone())
     }
@@ -56,7 +56,7 @@ impl EventReader {
         self.collect(false)
     }
 
-    /// All that there is, also what would be told later: for the end.
+    /// All events, also those that are not due yet: for the end.
     pub fn take_all(&mut self) -> Vec<Event> {
         self.collect(true)
     }
@@ -125,7 +125,7 @@ impl EventReader {
         self.limits.get(key).is_none_or(|limit| now >= limit.next)
     }
 
-    /// Counts `key` as told now if it is due. Returns whether it is.
+    /// Marks `key` as reported now if it is due. Returns whether it is due.
     fn tell_if_due(&mut self, key: &str, now: Ns) -> bool {
         let is_due = self.is_due(key, now);
         if is_due {

@@ -1,5 +1,5 @@
-//! Exports of a live stack: a volume for each export, and what each front end needs to serve them:
-//! for NBD an export table for each address that is listened on, for FUSE a mount for each place.
+//! The exports of a live stack: a volume for each export, and the objects that front ends need to
+//! serve them: for NBD an export table for each address, for FUSE a mount for each place.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct LiveListener {
     pub table: usize,
 }
 
-/// An export with what it serves, however it does.
+/// An export with its volume, for all front ends.
 #[derive(Clone)]
 pub struct LiveExport {
     /// As the stack file has it.
@@ -48,7 +48,7 @@ pub fn exports(
     stack.exports.iter().filter_map(live).collect()
 }
 
-/// Builds the listeners and their tables; what is wrong with certificates goes to `findings`.
+/// Builds the listeners and their tables; faults of certificates go to `findings`.
 pub fn build(
     stack: &StackSpec,
     exports: &[LiveExport],
@@ -93,7 +93,7 @@ pub fn mounts(exports: &[LiveExport]) -> Vec<LiveMount> {
 
 fn table(sharing: &[&LiveExport]) -> ExportTable {
     let exports = sharing.iter().map(|live| export(live)).collect();
-    // Of several without a default none answers to the empty name.
+    // If several exports share the address without a default, none answers to the empty name.
     let default = sharing.iter().position(|live| live.spec.default);
     let default = default.unwrap_or(if sharing.len() == 1 { 0 } else { usize::MAX });
     ExportTable::new(exports, default, settings(&sharing[0].spec))
@@ -135,7 +135,7 @@ fn volume(spec: &ExportSpec, live: &LiveDevice, groups: &Arc<Groups>) -> Volume 
     }
 }
 
-/// Which groups the clients of an export belong to.
+/// The rules for the groups of an export's clients.
 fn membership(spec: &ExportSpec, groups: &Arc<Groups>) -> Membership {
     let mut membership = Membership::new(groups.clone(), &spec.group);
     for ClientGroup { client, group, .. } in &spec.clients {

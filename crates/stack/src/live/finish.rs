@@ -1,8 +1,8 @@
-//! The end of an open stack, the same for every program: nothing is lost that was acknowledged, and
-//! arrays are on record as clean.
+//! The end of an open stack, the same for every program: no acknowledged write is lost, and arrays
+//! are recorded as clean.
 //!
-//! Invariant: nothing is flushed before all I/O of the stack's users has ended, so the flush covers
-//! all that they wrote.
+//! Invariant: the flush follows the end of all I/O of the stack's users, so it covers all their
+//! writes.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use super::{LiveDevice, LiveStack, SleepFn, groups, logs};
 /// before it counts as lost.
 const LOG_PATIENCE_NS: Ns = 30_000_000_000;
 
-/// The time that arrays are waited for that must begin: some writes of superblocks, of which each
-/// may take a second on a slow disk.
+/// The longest wait for arrays to begin their work: some writes of superblocks, each of which may
+/// take a second on a slow disk.
 const BEGIN_PATIENCE_NS: Ns = 10_000_000_000;
 
-/// The pause between two looks whether an array has begun, or stopped.
+/// The pause between two checks whether an array has begun or stopped.
 const ARRAY_PAUSE_NS: Ns = 200_000;
 
-/// The pause between two looks whether what dropped contexts have in flight has ended.
+/// The pause between two checks whether the I/O of dropped contexts has ended.
 const ORPHANS_PAUSE_NS: Ns = 200_000;
-/// The time that that may take: as long as a request may before it counts as lost.
+/// The longest wait for that I/O: as long as a request may take before it counts as lost.
 const ORPHANS_PATIENCE_NS: Ns = 30_000_000_000;
 
 impl LiveStack {
-    /// The server must stop: no device comes, goes or changes from now on, and what a suspended
-    /// volume keeps ends. It fails, because a suspension promises that nothing reaches the devices
-    /// below it; but where a suspension was only on its way to another table, or not yet complete,
-    /// it is given up and the I/O goes on. I/O that limits keep back goes on at once: it would make
-    /// the end wait for as long as they say. Once more only lifts the limits that came since.
+    /// Stops the stack: from now on no device is added, removed or changed. I/O that a suspended
+    /// volume holds fails, because a suspension promises that no I/O reaches the devices below it.
+    /// A suspension that only leads to another table, or is not complete yet, is cancelled, and its
+    /// I/O goes on. I/O that limits hold back goes on at once, because it would delay the end. A
+    /// second call only lifts limits that were set since.
     pub fn stop(&self) {
         groups::lift(&self.groups);
         let (mut state, mut ended) = (self.devices.lock(), Vec::new());
@@ -52,8 +52,8 @@ impl LiveStack {
         state.ended = ended;
     }
 
-    /// Once no client is there any more: writes the ends of the logs of all volumes, waiting by
-    /// `pause`. After [`LiveStack::stop`].
+    /// Writes the ends of the logs of all volumes, waiting by `pause`. Called once no client is
+    /// left, after [`LiveStack::stop`].
     ///
     /// # Errors
     /// One sentence on each volume whose log is not whole.
@@ -71,8 +71,8 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// Once no client is there any more, and all is flushed: stops all arrays, so that they are on
-    /// record as clean; those that others stand on last. Waits by `pause`.
+    /// Stops all arrays, so that they are recorded as clean; an array below another one stops after
+    /// it. Waits by `pause`. Called once no client is left and all data is flushed.
     ///
     /// # Errors
     /// One sentence on each array that did not stop.
@@ -80,14 +80,14 @@ impl LiveStack {
         let devices = self.devices();
         let locks = self.locks.counters();
         let mut failed = Vec::new();
-        // A device comes after those that it stands on.
+        // In the list a device comes after its members.
         for (live, array) in devices.iter().rev().filter_map(|d| Some((d, d.array.as_ref()?))) {
             let request = array.request(Command::Stop);
             let outcome = loop {
                 match request.outcome(&locks) {
                     Some(outcome) => break outcome,
                     None => {
-                        // The array may wait for I/O that dropped contexts have in flight.
+                        // The array may wait for I/O of dropped contexts.
                         self.contexts.free_idle_orphans();
                         pause(ARRAY_PAUSE_NS);
                     }
@@ -98,13 +98,13 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// Waits by `pause` until all arrays have begun what begins by itself, a synchronisation above
-    /// all; for one that waits for its members no longer than `BEGIN_PATIENCE_NS`.
+    /// Waits by `pause` until all arrays have begun their automatic work, such as a
+    /// synchronisation; at most `BEGIN_PATIENCE_NS` for an array that waits for its members.
     pub fn await_arrays(&self, pause: &SleepFn) {
         let deadline = self.clock.now().saturating_add(BEGIN_PATIENCE_NS);
         let locks = self.locks.counters();
-        // A command that changes nothing: its end is told when what follows from the start has
-        // begun.
+        // The command changes nothing. The manager answers it after it has begun the work that
+        // follows from the start.
         let nothing = || Command::Speed { min: None, max: None };
         let devices = self.devices();
         let arrays = devices.iter().filter_map(|live| live.array.as_ref());
@@ -115,12 +115,12 @@ impl LiveStack {
         }
     }
 
-    /// Once no context is used any more: lets what dropped contexts have in flight end, writes the
-    /// ends of logs, flushes all devices, and stops all arrays. After [`LiveStack::stop`]. Waits by
-    /// `pause`, for as long as the devices take.
+    /// Ends the stack, once no context is in use: lets the I/O of dropped contexts end, writes the
+    /// ends of logs, flushes all devices, and stops all arrays. Called after [`LiveStack::stop`].
+    /// Waits by `pause`, for as long as the devices take.
     ///
     /// # Errors
-    /// One sentence on everything that could not be done; what could be is done all the same.
+    /// One sentence on each failed step; the other steps are done all the same.
     pub fn finish(&self, pause: &SleepFn) -> Result<(), String> {
         let steps =
             [self.end_orphans(pause), self.end_logs(pause), self.flush(), self.stop_arrays(pause)];
@@ -128,7 +128,7 @@ impl LiveStack {
         if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
     }
 
-    /// I/O of dropped contexts may be writes, which the flush must cover.
+    /// Waits for I/O of dropped contexts: it may be writes, which the flush must cover.
     fn end_orphans(&self, pause: &SleepFn) -> Result<(), String> {
         let until = self.clock.now() + ORPHANS_PATIENCE_NS;
         while self.contexts.free_idle_orphans() > 0 {
@@ -140,7 +140,7 @@ impl LiveStack {
         Ok(())
     }
 
-    /// Makes durable what was written. Data that volumes were given is in the devices below them.
+    /// Flushes all devices. Volumes keep no data themselves: it is in the devices below them.
     fn flush(&self) -> Result<(), String> {
         let mut cx = self.contexts.open(self.engine).map_err(|error| error.message)?;
         let devices = self.devices();
@@ -158,7 +158,8 @@ impl LiveStack {
     }
 }
 
-/// Starts a flush of each device, whose number it has; what is wrong of devices that have none.
+/// Starts a flush of each device; its `user_data` is the device's number. Returns a sentence for
+/// each device whose flush could not start.
 fn submit_flushes(cx: &mut Context, devices: &[&Arc<LiveDevice>]) -> Vec<String> {
     let mut failed = Vec::new();
     for (number, live) in devices.iter().enumerate() {

@@ -10,8 +10,8 @@ use crate::iomax::{IoMax, MaxLine, StatLine};
 use crate::runtime::{ChangeError, DiskStats, GroupStat, GroupSummary, Refused};
 use crate::spec::{ExportSpec, GroupSpec, SECTOR_BYTES, StackSpec};
 
-/// Makes the groups of the stack file. Before the devices are opened: each then learns of all at
-/// once, instead of one after the other.
+/// Makes the groups of the stack file. Called before the devices are opened: each device then
+/// learns of all groups at once.
 pub(super) fn make(stack: &StackSpec, groups: &Groups, findings: &mut Findings) {
     // By path, so that each comes after the one above it.
     let mut paths: Vec<&str> = stack.groups.iter().map(|group| group.path.as_str()).collect();
@@ -23,7 +23,7 @@ pub(super) fn make(stack: &StackSpec, groups: &Groups, findings: &mut Findings) 
     }
 }
 
-/// Sets the limits of the stack file's groups. The devices are there.
+/// Sets the limits of the stack file's groups. The devices must be open.
 pub(super) fn limit(stack: &StackSpec, groups: &Groups, findings: &mut Findings) {
     let lines =
         stack.groups.iter().flat_map(|group| group.io_max.iter().map(move |it| (group, it)));
@@ -49,7 +49,7 @@ pub(super) fn lift(groups: &Groups) {
     };
     let all: Vec<Setting> = groups.list().into_iter().flat_map(lifted).collect();
     if groups.set_all(&all).is_err() {
-        // One of the devices has just gone: each by itself then.
+        // A device was just removed: lift each limit by itself.
         all.iter().for_each(|it| _ = groups.set_max(&it.path, &it.device, &it.change));
     }
 }
@@ -64,7 +64,7 @@ pub(super) fn list(groups: &Groups) -> Vec<GroupSummary> {
     groups.list().into_iter().map(summary).collect()
 }
 
-/// Makes a group whose path is one.
+/// Makes a group whose path was checked.
 pub(super) fn create(groups: &Groups, path: &str) -> Result<(), ChangeError> {
     groups.create(path).map(drop).map_err(|error| unmade(groups, parent(path), error))
 }
@@ -155,7 +155,7 @@ pub(super) fn root_stat(devices: &[DiskStats]) -> GroupStat {
     GroupStat { path: String::new(), io_stat: io_stat.collect() }
 }
 
-/// A refusal that also names the command that makes the group `path`, if there is no such one.
+/// A refusal. If the group `path` does not exist, it names the command that makes it.
 fn unmade(groups: &Groups, path: &str, error: GroupError) -> ChangeError {
     let is_missing = matches!(error, GroupError::NotFound(_));
     let mut refusal = refusal(groups, path, error);
@@ -166,7 +166,7 @@ fn unmade(groups: &Groups, path: &str, error: GroupError) -> ChangeError {
     refusal
 }
 
-/// A refusal of the groups, with the path nearest to `path` if there is no such one.
+/// A refusal by the groups. If the group `path` does not exist, it names the nearest known path.
 fn refusal(groups: &Groups, path: &str, error: GroupError) -> ChangeError {
     let refused = match &error {
         GroupError::NotFound(_) | GroupError::NoDevice(_) => Refused::NotFound,

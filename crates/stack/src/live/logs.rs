@@ -1,7 +1,7 @@
 //! Marks and ends of logs: the entries of `log-writes` that no client's I/O makes.
 //!
-//! It goes to the log device through a context of its own, opened for it, so that no data thread
-//! has to be there. Waiting is looking again after a pause, as for volumes that drain.
+//! Each call opens a context of its own to the log device, so that it needs no data thread. A wait
+//! is a series of checks with pauses, as for volumes that drain.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use drystone_targets::{LogCarrier, LogStep, LogWrite, Table, WriteLog};
 
 use super::{LiveStack, SleepFn};
 
-/// Between two looks at what was sent: what a device takes for a write, more or less.
+/// The pause between two checks of the writes: about the time of a device's write.
 const PAUSE_NS: Ns = 50_000;
 
-/// Puts a mark into a log, and waits for so many nanoseconds at most until it is there.
+/// Puts a mark into a log, and waits at most so many nanoseconds until it is written.
 ///
 /// # Errors
-/// Half a sentence on why it is not.
+/// The reason why the mark is not written, as half a sentence.
 pub(super) fn mark(
     stack: &LiveStack,
     log: &WriteLog,
@@ -34,7 +34,7 @@ pub(super) fn mark(
     }
 }
 
-/// Writes what is left for each log of a table, and its end. The volume must be quiet.
+/// Writes the remaining entries of each log of a table, and its end. The volume must be quiet.
 ///
 /// # Errors
 /// As [`mark`], of the first log that fails.
@@ -58,7 +58,7 @@ fn context(stack: &LiveStack) -> Result<Context, String> {
     stack.contexts.open(stack.engine).map_err(|error| error.message)
 }
 
-/// Carries entries to their log.
+/// Writes entries to their log.
 struct Writer<'a> {
     stack: &'a LiveStack,
     log: &'a WriteLog,
@@ -87,7 +87,7 @@ impl<'a> Writer<'a> {
     }
 
     fn run(mut self, pause: &SleepFn) -> Result<(), String> {
-        // Later entries would wait for an entry that is not carried to its end.
+        // Later entries would wait for ever for an unfinished entry.
         self.carry(pause).inspect_err(|_| give_up(self.log, &self.locks))
     }
 
@@ -139,7 +139,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Gives up the entries that are left, so that nobody waits for them.
+/// Drops the remaining entries, so that nobody waits for them.
 fn give_up(log: &WriteLog, locks: &LockCounters) {
     let mut wakes = Vec::new();
     log.give_up(locks, &mut wakes);

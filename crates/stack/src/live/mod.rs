@@ -1,11 +1,11 @@
-//! A stack that is open: its devices, and the export tables that front ends serve them by.
+//! An open stack: its devices, and the export tables by which front ends serve them.
 //!
 //! Invariants:
-//! * A device is opened before whatever stands on it, and stays open as long as anything here or
-//!   a context refers to it.
-//! * Nothing here has a thread or a socket, and waits only by a [`SleepFn`] that it was given. The
-//!   program opens contexts on [`LiveStack::engine`] and hands [`LiveStack::tables`] to its front
-//!   ends.
+//! * A device is opened after its members, and stays open as long as the stack or a context refers
+//!   to it.
+//! * This module has no threads and no sockets, and waits only by a [`SleepFn`] that the program
+//!   gives. The program opens contexts on [`LiveStack::engine`] and hands [`LiveStack::tables`] to
+//!   its front ends.
 
 mod device;
 mod devices;

@@ -1,6 +1,6 @@
 //! Opens a checked stack.
 //!
-//! Invariant: a device is opened before whatever stands on it.
+//! Invariant: a device is opened after its members.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -97,8 +97,8 @@ fn engine(stack: &StackSpec, clock: &Arc<dyn Clock>, findings: &mut Findings) ->
     chosen.map_or(Engine::Auto, |(_, engine)| engine)
 }
 
-/// Opens the devices, or those that `only` stands on, members first; the result is in the order of
-/// the stack file. Also the files that were made.
+/// Opens the devices, or `only` and the devices below it, members first. Returns them in the order
+/// of the stack file, with the files that were created.
 fn devices(
     stack: &StackSpec,
     only: Option<&str>,
@@ -148,7 +148,7 @@ fn devices(
     (open.into_iter().flatten().collect(), made)
 }
 
-/// Nothing can be on the device but what this start has put there.
+/// True if this start has made the device, so that it holds no earlier data.
 fn holds_only_new(spec: &DeviceSpec, is_new: &dyn Fn(&str) -> bool) -> bool {
     match &spec.kind {
         DeviceKind::Ram(_) | DeviceKind::Null(_) => true,
@@ -168,7 +168,7 @@ fn description(spec: &DeviceSpec) -> String {
     }
 }
 
-/// Opens one device of a checked stack, and what it stands on.
+/// Opens one device of a checked stack, and the devices below it.
 ///
 /// # Errors A device that cannot be opened, with its place in the stack file; then nothing stays
 /// open.

@@ -1,4 +1,4 @@
-//! The needs of opening a device that the program meets, and how it fails.
+//! The environment that a program provides to open devices, and the errors of opening.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -29,36 +29,36 @@ pub struct OpenError {
     pub hint: String,
 }
 
-/// The needs of opening a device: the program that it is opened for fills them in.
+/// The environment in which devices are opened: the program fills it in.
 pub struct OpenEnv {
-    /// Data threads: as many hardware queues a null device gets by itself.
+    /// The number of data threads, which is the default number of hardware queues of a null device.
     pub threads: u32,
     /// The clock of the contexts that will use the device.
     pub clock: Arc<dyn Clock>,
-    /// Where their locks are counted; the devices count theirs there too.
+    /// The lock registry of the contexts and the devices.
     pub locks: Arc<LockRegistry>,
-    /// How devices are opened; a laboratory may put another scheduler into them.
+    /// The function that opens devices; a benchmark may put another scheduler into them.
     pub open: OpenDevice,
     /// The groups that devices' bios belong to.
     pub groups: Arc<Groups>,
     /// The thread that completes for null devices whose requests take time, once there is one.
     pub null_thread: OnceCell<CompletionThread>,
-    /// Where files come from, if not from the system: a simulator has its own.
+    /// The source of files, if not the system: a simulator has its own files.
     pub files: Option<Files>,
     /// The contexts that use the devices.
     pub contexts: Arc<ContextSet>,
     /// How arrays are hosted.
     pub platform: Platform,
-    /// Where what happens to the devices is published.
+    /// The queue for events of the devices.
     pub events: Arc<Events>,
 }
 
-/// Opens what a `file` device stands on.
+/// Opens the file of a `file` device.
 pub type OpenFile = Box<dyn Fn(&FileSpec) -> drystone_core::Result<File>>;
 
 /// Files that are not the system's.
 pub struct Files {
-    /// Opens what a `file` device stands on.
+    /// Opens the file of a `file` device.
     pub open: OpenFile,
     /// True if opening it makes it.
     pub makes: Box<dyn Fn(&FileSpec) -> bool>,
@@ -75,10 +75,10 @@ pub type Find<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Device>>;
 
 /// Opens a context on a ring of the engine.
 pub type OpenContext = Box<dyn Fn(&Arc<ContextSet>, Engine) -> drystone_core::Result<Context>>;
-/// Lets work go on beside the caller, under a name.
+/// Starts a named thread with the given work.
 pub type Spawn = Box<dyn Fn(&str, Box<dyn FnOnce() + Send>) -> std::io::Result<()>>;
 
-/// The needs of arrays that the program meets.
+/// The services that a program provides to arrays.
 pub struct Platform {
     /// The way a manager gets its context.
     pub open_context: OpenContext,
@@ -107,7 +107,7 @@ fn seconds_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// From the system; where that has none, from the time, which is as good for a name.
+/// A random number of the system, or else one from the time, which is good enough for a UUID.
 fn random() -> [u8; 16] {
     use std::io::Read;
     let mut bytes = [0; 16];

@@ -52,8 +52,8 @@ pub(super) fn open_raid(
     opening.open(&members, &candidates)
 }
 
-/// Why a device is no member of an array that is written: writes to its end fail by the limit of
-/// file size, and the array would wait for room that never comes.
+/// The reason why a device cannot be a member of a writable array: the limit of file size fails
+/// writes to its end, and the array would wait for room that never comes.
 pub(super) fn past_file_limit(device: &dyn Device) -> Option<String> {
     let (limit, info) = (device.attribute("file_limit")?, device.info());
     let (name, bytes) = (info.name, info.size_bytes);
@@ -120,7 +120,7 @@ impl Opening<'_> {
         let Some((_, first)) = blank.first() else { return Ok(candidates) };
         let all = blank.len() == candidates.len();
         if self.raid.run && !all {
-            // They count as missing, and are told of as left out.
+            // They count as missing, and are reported as left out.
             return Ok(candidates);
         }
         let foreign = self.foreign(blank.iter().map(|(member, _)| *member))?;
@@ -147,8 +147,7 @@ impl Opening<'_> {
         Err(self.error("members", message, hint))
     }
 
-    /// The way the array starts without its members that are blank: `rest` is found on the
-    /// `others`.
+    /// The start without the blank members: `rest` is the part of the array found on the `others`.
     fn without(&self, rest: &[Candidate], others: &[Arc<dyn Device>]) -> String {
         let start = assemble(rest, self.raid.uuid).map(|assembly| assembly.start);
         match start {
@@ -178,7 +177,7 @@ impl Opening<'_> {
         )
     }
 
-    /// The first of these devices that holds something other than an array, and what that is.
+    /// The first of these devices that holds data of another kind, and that kind.
     fn foreign<'d>(
         &self,
         devices: impl Iterator<Item = &'d Arc<dyn Device>>,
@@ -194,7 +193,7 @@ impl Opening<'_> {
         Ok(None)
     }
 
-    /// The way an array is made of what is there: `serve` never does that.
+    /// The command line that makes an array of the existing devices, which `serve` never does.
     fn create_line(&self) -> String {
         let disks = self.disks();
         format!(
@@ -254,7 +253,8 @@ impl Opening<'_> {
             Start::No(_) => "",
             Start::Force(_) if read_only => "",
             _ if read_only => &read_line(members),
-            // Nothing of it is lost: what is missing is named, and not to be done without.
+            // No data is lost: the error names the missing device, which should be added to
+            // `members` and not be left out.
             Start::Degraded { unexpected: Some(_) } if assembly.has_replaced() => {
                 "name that device in `members`: `drystone md examine PATH` shows whether a file or \
                  disk is it; if it is lost, set `run = true`, which starts the array degraded"
@@ -266,13 +266,13 @@ impl Opening<'_> {
         opened.map_err(|error| self.error("members", error.message, hint))
     }
 
-    /// Publishes what happens to the array.
+    /// The sink that publishes the events of the array.
     fn event_sink(&self) -> EventSink {
         let (events, name) = (self.at.events.clone(), self.spec.name.clone());
         Arc::new(move |event| events.publish(&name, What::Array(event)))
     }
 
-    /// The array is the one that the stack file says.
+    /// Checks that the array is the one that the stack file describes.
     fn check(&self, assembly: &Assembly) -> Result<(), OpenError> {
         let (has, raid) = (&assembly.layout, self.raid);
         let wrong = |key, says: String, is: String| {
@@ -302,7 +302,7 @@ fn holds(name: &str, what: &str) -> String {
     format!("`{name}` appears to contain {what}, and no md 1.x array")
 }
 
-/// The way a partition becomes a member.
+/// The command line that makes a partition a member.
 fn partition_line(disk: &str) -> String {
     format!(
         "if a partition of it is the member, name a volume of it instead: table = \"0 SECTORS \
@@ -310,12 +310,12 @@ fn partition_line(disk: &str) -> String {
     )
 }
 
-/// The way an array is read that must not be written.
+/// The command line that reads an array without writing.
 fn read_line(members: &[Arc<dyn Device>]) -> String {
     format!("`drystone serve --readonly --md {}` reads it", paths(members))
 }
 
-/// Paths of what devices stand on, for a command line.
+/// The paths of the devices' files, for a command line.
 fn paths(members: &[Arc<dyn Device>]) -> String {
     let paths: Option<Vec<String>> = members.iter().map(|m| m.attribute("path")).collect();
     paths.map_or_else(|| "PATH...".to_owned(), |paths| paths.join(" "))

@@ -7,14 +7,13 @@ use super::volumes::{check_stopped, claim, no_device, refused};
 use super::{LiveDevice, LiveStack, SleepFn};
 use crate::runtime::{ChangeError, Refused};
 
-/// The time that the command waits until I/O on the file that was open before has ended: it may
-/// never end.
+/// The longest wait of the command for I/O on the previous file, which may never end.
 const PATIENCE_NS: Ns = 10_000_000_000;
 /// The pause between two checks.
 const PAUSE_NS: Ns = 1_000_000;
 
-/// Opens the file of `name` again, waits by `pause` until I/O on the one before has ended, and says
-/// whether it has.
+/// Opens the file of `name` again, and waits by `pause` until I/O on the previous file has ended.
+/// Returns whether it has.
 pub(super) fn reopen(
     stack: &LiveStack,
     pause: &SleepFn,

@@ -24,7 +24,7 @@ use crate::schema::queue::{IO_POLL, IO_TIMEOUT, MAX_SECTORS_KB};
 use crate::size::format_size;
 
 impl LiveStack {
-    /// The view of the control socket. `pause` is how a thread waits that changes a volume.
+    /// The view for the control socket. A thread that changes a volume waits by `pause`.
     pub fn runtime(&self, pause: SleepFn) -> LiveRuntime {
         LiveRuntime::new(self.clone(), pause)
     }
@@ -36,7 +36,7 @@ pub struct LiveRuntime {
     pause: SleepFn,
 }
 
-/// Largest request in KiB of a device that nothing was said about.
+/// The default of the largest request of a device, in KiB.
 const DEFAULT_MAX_SECTORS_KB: u64 = Limits::DEFAULT_MAX_BYTES as u64 >> 10;
 
 impl LiveRuntime {
@@ -87,7 +87,7 @@ impl Runtime for LiveRuntime {
         value: &Setting,
     ) -> Result<(), SetError> {
         if self.find(device).is_some_and(|live| live.array.is_some()) {
-            // Only the array's manager knows whether it can be done.
+            // Only the array's manager knows whether the change is possible.
             let arrays = Arrays { stack: &self.stack, pause: &self.pause };
             match arrays.set(device, attribute.name, &value.text()) {
                 Ok(true) => return Ok(()),

@@ -14,7 +14,7 @@ pub struct Shape {
     pub hw_queues: Option<u32>,
 }
 
-/// `inner` in another shape. Its queues are the inner driver's: nothing is between them and I/O.
+/// `inner` in another shape. Its queues are those of the inner driver, so I/O has no extra layer.
 pub struct Shaped<D> {
     inner: D,
     shape: Shape,
@@ -47,7 +47,7 @@ impl<D: Driver> Driver for Shaped<D> {
             ..own
         }
         .normalized();
-        // Whole granules, so that the largest discard that is shown can also be set.
+        // Whole granules, so that the shown maximum of discards is a value that can be set.
         let part = limits.max_discard_bytes % u64::from(limits.discard_granularity.max(1));
         Limits { max_discard_bytes: limits.max_discard_bytes - part, ..limits }
     }

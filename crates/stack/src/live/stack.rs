@@ -1,7 +1,7 @@
 //! An open stack, as all parts of this folder share it.
 //!
-//! Invariant: what a stack is made of changes only in the list of devices ([`Devices`]) and in the
-//! groups, each behind its own lock; the rest are switches.
+//! Invariant: only the list of devices ([`Devices`]) and the groups change, each under its own
+//! lock; the other fields are constant or switches.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::spec::ExportSpec;
 #[derive(Clone)]
 pub struct LiveStack {
     pub(super) devices: Arc<Devices>,
-    /// Files that were not there before.
+    /// Files that the start has created.
     pub(super) made: Vec<PathBuf>,
     pub(super) exports: Vec<ExportSpec>,
     /// The same, open.
@@ -33,9 +33,9 @@ pub struct LiveStack {
     pub(super) listeners: Vec<LiveListener>,
     pub(super) tables: Vec<Arc<ExportTable>>,
     pub(super) engine: Engine,
-    /// How devices are opened that come later: for so many threads.
+    /// The number of data threads and the function to open devices that come later.
     pub(super) opening: (u32, OpenDevice),
-    /// Its files are the system's.
+    /// True if its files are files of the system.
     pub(super) has_files: bool,
     pub(super) contexts: Arc<ContextSet>,
     pub(super) clock: Arc<dyn Clock>,
@@ -47,8 +47,8 @@ pub struct LiveStack {
 }
 
 impl LiveStack {
-    /// Removes the files that opening this stack made: for a start that fails after it. Only
-    /// before anybody could write to the devices.
+    /// Removes the files that opening this stack has created: for a start that fails afterwards.
+    /// Called only before anybody could write to the devices.
     pub fn remove_made_files(&self) {
         self.made.iter().for_each(|path| remove_file(path));
     }
@@ -58,8 +58,7 @@ impl LiveStack {
         self.devices.all()
     }
 
-    /// The members that have no room, which writes wait for: one sentence on each array that has
-    /// some.
+    /// The members without room, for which writes wait: one sentence on each array that has some.
     pub fn without_room(&self) -> Vec<String> {
         let sentence = |live: &Arc<LiveDevice>| {
             let status = live.array.as_ref()?.status();
@@ -90,7 +89,7 @@ impl LiveStack {
         &self.exports
     }
 
-    /// The exports with what they serve, in the order of the stack file.
+    /// The exports with their volumes, in the order of the stack file.
     pub fn live_exports(&self) -> &[LiveExport] {
         &self.live
     }
@@ -120,17 +119,17 @@ impl LiveStack {
         &self.contexts
     }
 
-    /// Where the locks of the devices, and of the contexts that serve them, are counted.
+    /// The registry that counts the locks of the devices and of the contexts that serve them.
     pub fn locks(&self) -> &Arc<LockRegistry> {
         &self.locks
     }
 
-    /// The clock that all of it has.
+    /// The clock of the whole stack.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
 
-    /// Where what happens to it is published.
+    /// The queue of the stack's events.
     pub fn events(&self) -> &Arc<Events> {
         &self.events
     }
@@ -140,7 +139,7 @@ impl LiveStack {
         &self.groups
     }
 
-    /// The way the contexts of data threads must wait.
+    /// The poll mode of the contexts of data threads.
     pub fn poll_switch(&self) -> &Arc<PollSwitch> {
         &self.poll
     }

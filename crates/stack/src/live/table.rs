@@ -13,7 +13,7 @@ use crate::spec::{self, DeviceSpec, Segment, Target, VolumeSpec};
 /// Opens a volume of a stack file.
 ///
 /// # Errors
-/// [`OpenError`] with what is wrong with the table.
+/// [`OpenError`] with the fault of the table.
 pub fn open_volume(
     spec: &DeviceSpec,
     volume: &VolumeSpec,
@@ -38,8 +38,8 @@ pub fn open_volume(
     Ok(volume)
 }
 
-/// Reads a table in dmsetup's syntax and checks it against the devices that it names, which are
-/// looked up by the very words of the table. `now` is what the contexts' clock shows.
+/// Reads a table in dmsetup's syntax and checks it against the devices that it names. `find` gets
+/// the device words of the table unchanged. `now` is the time of the contexts' clock.
 ///
 /// # Errors
 /// One sentence on what is wrong.
@@ -47,8 +47,8 @@ pub fn open_table(text: &str, find: Find<'_>, now: Ns) -> Result<Table, String> 
     table(&read_table(text)?, find, now)
 }
 
-/// Checks a table against the devices that it names. `now` is what the contexts' clock shows: the
-/// times of `flakey` count from there, and its random numbers begin with it.
+/// Checks a table against the devices that it names. `now` is the time of the contexts' clock: the
+/// times of `flakey` count from it, and it seeds `flakey`'s random numbers.
 ///
 /// # Errors
 /// One sentence on what is wrong.

@@ -1,8 +1,8 @@
 //! Users of the devices of an open stack: the checks of [`crate::graph`] for tables that come
 //! later.
 //!
-//! A volume's live table counts and its inactive one too, because a resume makes that the
-//! live one without asking here again.
+//! Both the live and the inactive table of a volume count, because a resume makes the inactive one
+//! live without another check.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn uses<'a>(table: &Table, user: Option<&'a LiveDevice>) -> Vec<Use<'a>> {
     let of_line = |line: &Line| {
         let mut uses: Vec<Use<'a>> = line.areas().into_iter().map(of_area).collect();
         if matches!(line.target, TargetSpec::Delay(_)) {
-            // An area that is read where it is written is used once.
+            // Two equal areas, one read and one written, count as one use.
             uses.sort_by_key(|part| (key(&part.device), part.start));
             uses.dedup_by_key(|part| (key(&part.device), part.start));
         }
@@ -73,8 +73,8 @@ fn has_member(table: &Table, own: Key) -> bool {
 }
 
 impl LiveStack {
-    /// A volume or an array that `live` is part of now, if there is one: a writer past that spoils
-    /// it.
+    /// A volume or an array that `live` is part of now, if any: a writer that bypasses it would
+    /// damage it.
     pub fn part_of(&self, live: &LiveDevice) -> Option<String> {
         above(&self.devices.lock(), live).into_iter().next()
     }
@@ -124,7 +124,8 @@ pub(super) fn check_levels(state: &State, live: &LiveDevice, table: &Table) -> R
     let volumes = state.volumes().map(|(other, _)| other);
     let mut others = volumes.chain(state.arrays().map(|(other, _)| other));
     if !others.any(|other| has_member(table, key(&other.device))) {
-        // On devices that stand on nothing it is the first level, as it was at least before.
+        // On devices without members the volume is on the first level, and its level before was at
+        // least that.
         return Ok(());
     }
     let graph = Graph::new(state);
@@ -163,7 +164,7 @@ pub(super) fn check_member(
     }
 }
 
-/// Volumes and what they stand on. Without cycles, and at most [`MAX_LEVELS`] deep.
+/// Volumes and their members. Without cycles, and at most [`MAX_LEVELS`] deep.
 struct Graph<'a> {
     names: BTreeMap<Key, &'a str>,
     below: BTreeMap<Key, Vec<Key>>,
@@ -193,7 +194,7 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    /// The volumes on a way down from `from` to `to`, the latter not among them.
+    /// The volumes on a way down from `from` to `to`, without `to` itself.
     fn path(&self, from: Key, to: Key) -> Option<Vec<String>> {
         let mut came_by: BTreeMap<Key, Option<Key>> = BTreeMap::from([(from, None)]);
         let mut next = vec![from];
@@ -272,8 +273,8 @@ pub(super) fn check_shares(
     overlap(&all)
 }
 
-/// Looks for sectors that the new table has and somebody else too; `all` is in order. An area that
-/// begins later overlaps the one that reaches furthest before it, if any.
+/// Refuses sectors that the new table shares with another user; `all` is in order. An area that
+/// begins later overlaps the one that reaches furthest before it, if it overlaps any.
 fn overlap(all: &[Use<'_>]) -> Result<(), String> {
     let (mut ours, mut theirs): (Option<&Use<'_>>, Option<&Use<'_>>) = (None, None);
     for part in all {
@@ -305,7 +306,7 @@ fn shared(a: &Use<'_>, b: &Use<'_>) -> String {
     }
 }
 
-/// Refuses a table that no longer has what tables over `live` use of it.
+/// Refuses a table that lacks sectors which tables over `live` use.
 pub(super) fn check_above(state: &State, live: &LiveDevice, table: &Table) -> Result<(), String> {
     let (own, has) = (key(&live.device), table.size_bytes() / SECTOR_SIZE);
     let block = u64::from(table.limits().logical_block_size) / SECTOR_SIZE;

@@ -1,9 +1,9 @@
 //! Changes of volumes while the stack is served, as dmsetup makes them.
 //!
 //! Invariants:
-//! * A refused change has changed nothing. A suspension that takes too long is taken back.
-//! * Waiting is asking [`Volume::is_quiesced`] again after a pause; no lock is held meanwhile, only
-//!   the claim on the volume.
+//! * A refused change has no effect. A suspension that takes too long is undone.
+//! * A wait polls [`Volume::is_quiesced`] with pauses. It holds no lock meanwhile, only the claim
+//!   on the volume.
 
 use std::sync::Arc;
 
@@ -23,10 +23,9 @@ use crate::parse::table::read_table;
 use crate::runtime::{Change, ChangeError, Refused};
 use crate::spec::{ExportSpec, Segment};
 
-/// The first pause between two looks at a volume that drains: what is in flight in memory ends
-/// within that.
+/// The first pause between two checks of a volume that drains: I/O in memory ends within it.
 pub(super) const FIRST_PAUSE_NS: Ns = 50_000;
-/// The longest: a hundredth of what people notice, and a slow disk's I/O takes longer.
+/// The longest pause: far below what people notice, and short against the I/O of a slow disk.
 pub(super) const LONGEST_PAUSE_NS: Ns = 5_000_000;
 /// Most devices of a stack, those that come later included: far below the 60 000 channels that
 /// a context may open.
@@ -137,11 +136,11 @@ impl Changes<'_> {
         let resumed = loop {
             let quiet = if swaps { self.until_quiet(live, volume, &patience) } else { Ok(()) };
             if swaps && quiet.is_ok() {
-                // The next table may have its log in the same place.
+                // The next table may have its log at the same place.
                 let _ = self.end_logs(volume, within);
             }
             match quiet.and_then(|()| self.resume_now(live, volume)) {
-                // A context came, or a member changed: every context has to look once more.
+                // A context was opened, or a member changed: every context must confirm once more.
                 Ok(false) => continue,
                 Ok(true) => break Ok(()),
                 Err(error) => break Err(error),
@@ -173,7 +172,7 @@ impl Changes<'_> {
         }
     }
 
-    /// Tells the target at `sector` something. Only `log-writes` listens.
+    /// Sends a message to the target at `sector`. Only `log-writes` accepts messages.
     fn message(&self, name: &str, sector: u64, text: &str) -> Result<()> {
         let (_, volume, _claim) = self.claim(name)?;
         let table = volume.table();
@@ -221,14 +220,14 @@ impl Changes<'_> {
         })?;
         state.list.retain(|other| !Arc::ptr_eq(other, &live));
         drop(state);
-        // Contexts may know it for as long as they live, but through it no other device.
+        // Contexts may keep the volume as long as they live, but no other device through it.
         volume.close();
         self.stack.groups.detach(name);
         Ok(())
     }
 
-    /// Nothing comes to a log after its end: a volume with logs is suspended first. `before`: it
-    /// was so already.
+    /// Ends the logs of a volume that is being removed. No entry may follow the end of a log, so a
+    /// volume with logs is suspended first. `before`: it was suspended already.
     fn end_logs_of_removed(&self, live: &LiveDevice, volume: &Volume, before: bool) -> Result<()> {
         if volume.table().is_none_or(|table| table.logs().next().is_none()) {
             return Ok(());
@@ -242,7 +241,7 @@ impl Changes<'_> {
                 volume.cancel_suspend();
             }
         });
-        // A log that cannot be ended is no reason to keep the volume.
+        // A log that cannot be ended does not prevent the removal.
         quiet.map(|()| _ = self.end_logs(volume, within))
     }
 
@@ -295,7 +294,7 @@ impl Changes<'_> {
         check().or_else(|message: String| refused(Refused::BadTable, message))
     }
 
-    /// Suspends, and says whether it was suspended before.
+    /// Suspends the volume. Returns whether it was suspended before.
     fn start_suspend(&self, volume: &Volume) -> Result<bool> {
         let state = self.stack.devices.lock();
         check_stopped(&state)?;
@@ -304,7 +303,7 @@ impl Changes<'_> {
         Ok(before)
     }
 
-    /// Asks with growing pauses whether everything in flight has ended.
+    /// Polls with growing pauses until all I/O in flight has ended.
     fn until_quiet(&self, live: &LiveDevice, volume: &Volume, patience: &Patience) -> Result<()> {
         let mut pause = FIRST_PAUSE_NS;
         while !volume.is_quiesced() {
@@ -333,7 +332,7 @@ impl Changes<'_> {
 struct Patience {
     deadline: Ns,
     within: Ns,
-    /// The volume was suspended before the change, and stays so if that is given up.
+    /// True if the volume was suspended before the change: it stays so if the change is given up.
     before: bool,
 }
 
@@ -359,7 +358,7 @@ pub(super) fn check_stopped(state: &State) -> Result<()> {
     }
 }
 
-/// There may be one more device, of that name.
+/// Checks that one more device may be added under that name.
 pub(super) fn check_new(state: &State, name: &str) -> Result<()> {
     if !state.is_free(name) {
         return refused(Refused::Exists, format!("there is a device `{name}` already"));
@@ -388,7 +387,7 @@ fn read(table: &str) -> Result<Vec<Segment>> {
     read_table(table).or_else(|message| refused(Refused::BadTable, message))
 }
 
-/// Refuses names of devices that there are not.
+/// Refuses names of devices that do not exist.
 fn exist<'a>(
     segments: &[Segment],
     find: Find<'_>,
@@ -404,7 +403,7 @@ fn exist<'a>(
     Ok(())
 }
 
-/// The sentence on a device that there is not.
+/// The error sentence for a device that does not exist.
 pub(super) fn no_device<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = nearest(name, known);
     let hint = near.map(|near| format!(": did you mean `{near}`?")).unwrap_or_default();
@@ -438,7 +437,7 @@ fn in_flight(volume: &Volume) -> String {
         })
         .collect();
     match parts.split_last() {
-        // Without iostats nobody counts.
+        // Without iostats the I/O is not counted.
         None => "I/O is".to_owned(),
         Some((last, [])) if last.starts_with("1 ") => format!("{last} is"),
         Some((last, [])) => format!("{last} are"),

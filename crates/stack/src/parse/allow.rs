@@ -9,7 +9,7 @@ use crate::parse::node::{Entry, Node, Raw};
 use crate::schema::ALLOW_DOC;
 use crate::spec::{AllowRule, Allowed};
 
-/// Reads the table in `node`; what is wrong is reported, and then there is no result.
+/// Reads the table in `node`; reports its faults, and then returns `None`.
 pub fn parse_allow(check: &mut Check<'_>, node: &Node) -> Option<Vec<AllowRule>> {
     let Raw::Table(entries) = &node.value else {
         let message = format!("`allow` is {}, not a table", node.written());

@@ -37,9 +37,9 @@ impl Fields {
 }
 
 impl Check<'_> {
-    /// Checks `entries` against `params`. `path` (`device/d0`) is where values are noted, `owner`
-    /// what a missing key is reported at. Faulty values are reported and left out, so the result is
-    /// whole only if no error was added.
+    /// Checks `entries` against `params`. `path` (`device/d0`) is the place under which values are
+    /// noted; a missing key is reported at `owner`. Faulty values are reported and left out, so the
+    /// result is complete only if no error was added.
     pub fn table(
         &mut self,
         params: &[&'static [Param]],
@@ -60,7 +60,7 @@ impl Check<'_> {
             let misspelt = |entry: &Entry| {
                 keys().all(|key| key != entry.key) && nearest(&entry.key, keys()) == Some(param.key)
             };
-            // A misspelt key has been reported; that the right one is missing is the same error.
+            // A misspelt key has been reported; the missing right key is the same error.
             let reported = matches!(param.default, IfAbsent::Required);
             if !(reported && entries.iter().any(misspelt)) {
                 self.absent(param, path, owner, &mut fields);
@@ -94,7 +94,7 @@ impl Check<'_> {
         }
     }
 
-    /// Reports a key that nothing knows, with the nearest of `known`.
+    /// Reports an unknown key, with the nearest of `known`.
     pub fn unknown_key<'k>(
         &mut self,
         entry: &Entry,
@@ -188,7 +188,7 @@ fn io_max(check: &mut Check<'_>, node: &Node, text: &str) -> Option<IoMax> {
     match parse_io_max(text) {
         Ok(line) => Some(IoMax { span: node.part(check.source, line.span), ..line }),
         Err(IoMaxError { part, message, hint }) => {
-            // Nothing to point at in an empty line but its quotes.
+            // An empty line has only its quotes to point at.
             let span =
                 if part.is_empty() { node.span.clone() } else { node.part(check.source, part) };
             check.findings.error(&span, message, hint);

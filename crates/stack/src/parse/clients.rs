@@ -11,7 +11,7 @@ use crate::spec::{Client, ClientGroup};
 /// Longest name in a certificate; a DNS name has 253 at most, a common name 64.
 const MAX_NAME_BYTES: usize = 256;
 
-/// Reads the table in `node`; what is wrong is reported, and then there is no result.
+/// Reads the table in `node`; reports its faults, and then returns `None`.
 pub fn parse_clients(check: &mut Check<'_>, node: &Node) -> Option<Vec<ClientGroup>> {
     let Raw::Table(entries) = &node.value else {
         let message = format!("`clients` is {}, not a table", node.written());
@@ -67,7 +67,7 @@ fn group_of(check: &mut Check<'_>, entry: &Entry) -> Option<String> {
     Some(from_shown(group?).to_owned())
 }
 
-/// Reports clients that stand there in two spellings.
+/// Reports clients that the table has in two spellings.
 fn has_twice(check: &mut Check<'_>, clients: &mut [(ClientGroup, &Entry)]) -> bool {
     clients.sort_by(|(a, _), (b, _)| (&a.client, a.span.start).cmp(&(&b.client, b.span.start)));
     let mut twice = false;
@@ -79,7 +79,7 @@ fn has_twice(check: &mut Check<'_>, clients: &mut [(ClientGroup, &Entry)]) -> bo
     twice
 }
 
-/// Reports a client that stands there a second time.
+/// Reports a client that the table has twice.
 pub fn twice(check: &mut Check<'_>, first: &Entry, second: &Entry) {
     let message = format!("`{}` and `{}` are the same", first.key, second.key);
     let also = (&first.key_span, "the first");

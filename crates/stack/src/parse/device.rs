@@ -118,7 +118,7 @@ fn kind_of(check: &mut Check<'_>, node: &Node) -> Option<What> {
     None
 }
 
-/// Other programs' names of a kind that there is.
+/// The kind that another program calls `word`.
 fn meant(word: &str) -> Option<&'static str> {
     match word.to_ascii_lowercase().as_str() {
         "raid" | "raid-5" | "parity" => Some("raid5"),
@@ -199,7 +199,7 @@ fn null(check: &mut Check<'_>, fields: &Fields, path: &str) -> NullSpec {
     NullSpec { options, submit_queues: fields.number32_if("submit_queues"), cache_size }
 }
 
-/// The time that a null device's requests take, if that is said.
+/// The latency of a null device, if the section gives one.
 fn latency(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Latency> {
     let Some(Value::Latency(points)) = fields.get("latency") else {
         return fields.number_if("completion_nsec").map(Latency::constant);
@@ -212,7 +212,8 @@ fn latency(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Latency
     latency.map_err(wrong).ok()
 }
 
-/// Keys about time need a mode that takes time, and only one of the two says how long.
+/// Checks that keys about time come with a mode that takes time, and that only one of them gives
+/// the time.
 fn null_timing(check: &mut Check<'_>, fields: &Fields, irqmode: Completion, path: &str) {
     for key in ["completion_nsec", "latency", "seek_min_nsec", "seek_max_nsec"] {
         let by_thread = irqmode == Completion::Thread && !key.starts_with("seek");
@@ -323,9 +324,9 @@ fn uuid(check: &mut Check<'_>, fields: &Fields, path: &str) -> Option<Uuid> {
     uuid
 }
 
-/// Faults in the known part of an array: md would refuse them.
+/// Reports faults in the given shape of an array that md would refuse.
 fn raid_shape(check: &mut Check<'_>, spec: &RaidSpec, path: &str) {
-    // A member may be missing now: what the array has, its superblocks say.
+    // A member may be missing now; the superblocks give the real number.
     let named = (spec.members.len() as u32).max(spec.level.disks_min());
     let (disks, key) = match spec.raid_devices {
         Some(disks) => (disks, "raid_devices"),
@@ -358,7 +359,7 @@ fn members(check: &Check<'_>, fields: &Fields, path: &str) -> Vec<Member> {
     names.collect()
 }
 
-/// Keys of a volume that only a device with a request queue has.
+/// Reports keys of a volume that need a request queue.
 fn not_of_volumes(check: &mut Check<'_>, name: &str, path: &str, is_array: bool) {
     let own = |key: &&str| check.places.has(&format!("{path}/{key}"));
     for key in NOT_OF_VOLUMES.into_iter().filter(own).collect::<Vec<_>>() {
@@ -429,7 +430,7 @@ fn common(
     device
 }
 
-/// Where a null device's own keys and its queue's say something about the same thing.
+/// Reports contradictions between a null device's own keys and those of its queue.
 fn null_queue(check: &mut Check<'_>, null: &NullSpec, device: &DeviceSpec, path: &str) {
     let queue = &device.queue;
     let mut wrong = |key: &str, message: String, hint: &str| {

@@ -93,7 +93,7 @@ fn tls(fields: &Fields) -> TlsSpec {
     }
 }
 
-/// Certificates go with a mode that uses them, and the other way round.
+/// Checks that certificates come with a mode that uses them, and the reverse.
 fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
     let files = [("cert", &tls.cert), ("key", &tls.key), ("client_ca", &tls.client_ca)];
     for (key, file) in files {
@@ -111,15 +111,15 @@ fn check_tls(check: &mut Check<'_>, tls: &TlsSpec, path: &str) {
     }
 }
 
-/// Clients can be told apart only where they come from a Unix socket, open a file, or show a
-/// certificate.
+/// Checks that the export can tell its clients apart: they come from a Unix socket, open a file, or
+/// show a certificate.
 fn check_clients(check: &mut Check<'_>, export: &ExportSpec) {
     for client in &export.clients {
         check_known(check, export, &client.client, &client.span);
     }
 }
 
-/// Reports a client of which the export cannot know that it is there.
+/// Reports a client that the export cannot recognise.
 fn check_known(check: &mut Check<'_>, export: &ExportSpec, client: &Client, span: &Span) {
     let certificates = export.tls.mode != TlsMode::Off && export.tls.client_ca.is_some();
     let (known, why, hint) = match client {
@@ -138,7 +138,7 @@ fn check_known(check: &mut Check<'_>, export: &ExportSpec, client: &Client, span
     }
 }
 
-/// The list of clients that may use an export holds for NBD, so there must not be a way around it.
+/// Checks that no other front end bypasses `allow`, which holds for NBD.
 fn check_allow(check: &mut Check<'_>, export: &ExportSpec) {
     let Some(rules) = &export.allow else { return };
     if export.fuse.is_some() {

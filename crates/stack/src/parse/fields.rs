@@ -18,7 +18,7 @@ pub struct Check<'a> {
     pub base: &'a Path,
     /// The faults that were found.
     pub findings: &'a mut Findings,
-    /// Where values stand.
+    /// The places of values in the text.
     pub places: &'a mut Places,
 }
 

@@ -13,7 +13,7 @@ use crate::schema::{LATENCY_DOC, Type};
 const MAX_LATENCY: u64 = 3_600_000_000_000;
 static LATENCY_TIME: Type = Type::Duration { unit: Unit::Nanoseconds, min: 0, max: MAX_LATENCY };
 
-/// Reads the table in `node`; what is wrong is reported, and then there is no result.
+/// Reads the table in `node`; reports its faults, and then returns `None`.
 pub fn parse_latency(check: &mut Check<'_>, node: &Node, path: &str) -> Option<Vec<Percentile>> {
     let Raw::Table(entries) = &node.value else {
         check.refuse(node, path, "is not a table", LATENCY_DOC);

@@ -11,7 +11,7 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// Mode of a Unix socket that names none: its owner only.
 const DEFAULT_MODE: u32 = 0o600;
 
-/// Reads an address; reports what is wrong at the part that is wrong.
+/// Reads an address; reports a fault at the part that has it.
 pub fn parse_listener(check: &mut Check<'_>, node: &Node) -> Option<Listener> {
     let text = node.text()?;
     let result = match text.split_once(':') {

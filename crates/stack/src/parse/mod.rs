@@ -127,7 +127,7 @@ impl DeviceSpec {
         parse_device(text, base)
     }
 
-    /// A device of which nothing but its kind is said.
+    /// A device with only its kind given.
     pub(crate) fn of_kind(name: &str, kind: DeviceKind) -> Self {
         let plain = Self::parse("null", Path::new(""))
             .unwrap_or_else(|report| unreachable!("it needs no keys: {report}"));

@@ -11,7 +11,7 @@ use crate::diagnostic::{Findings, Source, Span};
 /// A value and the bytes that it was written as.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Node {
-    /// Where it stands in the text.
+    /// Its place in the text.
     pub span: Span,
     /// The value.
     pub value: Raw,
@@ -43,7 +43,7 @@ pub enum Raw {
 pub struct Entry {
     /// The key.
     pub key: String,
-    /// Where the key stands.
+    /// The place of the key.
     pub key_span: Span,
     /// Its value.
     pub node: Node,
@@ -90,8 +90,8 @@ impl Node {
     }
 }
 
-/// Where `text` begins in what was written: behind its quotes, if it has no escapes. These places
-/// are tried first, because a table's text is long and asked for once a word.
+/// The begin of `text` in its source: behind the quotes, if it has no escapes. These places are
+/// tried first, because a table's text is long and this is called for each word.
 fn begin(written: &str, text: &str) -> Option<usize> {
     const QUOTES_MAX: usize = 5; // three, and a line end of two bytes
     let at = |start: &usize| written.get(*start..).is_some_and(|rest| rest.starts_with(text));
@@ -112,7 +112,7 @@ pub fn parse_toml(source: &Source, findings: &mut Findings) -> Option<Vec<Entry>
     errors.is_empty().then(|| entries(document.into_inner()))
 }
 
-/// An empty span (something is missing there) made to cover the word before it on its line.
+/// Extends an empty span, where something is missing, to the word before it on its line.
 fn widen(source: &Source, span: Span) -> Span {
     let before = source.text.get(..span.start).filter(|_| span.is_empty()).unwrap_or("");
     let start = before.rfind([' ', '\t', '\n', '=', ',', '[', '{']).map_or(0, |at| at + 1);

@@ -24,12 +24,12 @@ const MAX_LINES: usize = 4096;
 /// Last sector that a 63-bit byte offset reaches.
 const MAX_SECTOR: u64 = i64::MAX as u64 / 512;
 
-/// Reads all lines of `node`'s text; reports what is wrong at the word that is wrong.
+/// Reads all lines of `node`'s text; reports a fault at the word that has it.
 pub fn parse_table(check: &mut Check<'_>, node: &Node) -> Option<Vec<Segment>> {
     let text = node.text()?;
     let errors = check.findings.errors();
     let mut segments = Vec::new();
-    // Before any is looked at, which takes long of so many.
+    // This check comes first, because parsing so many lines takes long.
     if let Some(line) = lines(text).nth(MAX_LINES) {
         let span = node.part(check.source, line[0].part.clone());
         let message = format!("the table has more than {MAX_LINES} lines");
@@ -68,7 +68,7 @@ pub fn check_order(check: &mut Check<'_>, segments: &[Segment]) {
     }
 }
 
-/// Reads a whole table that comes by itself.
+/// Reads a whole table outside a stack file.
 ///
 /// # Errors
 /// One sentence on the first thing that is wrong, with its line.
@@ -330,7 +330,7 @@ fn faults(count: &Word<'_>, words: &[Word<'_>]) -> Result<Faults, Wrong> {
     Ok(faults)
 }
 
-/// Reads a feature. How many words it takes of those that follow its name.
+/// Reads a feature. Returns how many of the words after its name it takes.
 fn feature(name: &Word<'_>, following: &[Word<'_>], faults: &mut Faults) -> Result<usize, Wrong> {
     const FEATURES: [&str; 6] = [
         "error_reads",
@@ -400,7 +400,7 @@ pub(crate) mod tests {
     use crate::spec::Places;
     use std::path::Path;
 
-    /// The segments of a table that is right.
+    /// The segments of a valid table.
     pub(crate) fn segments(text: &str) -> Vec<Segment> {
         let source = Source { name: "t".to_owned(), text: text.to_owned() };
         let (mut findings, mut places) = (Findings::default(), Places::default());

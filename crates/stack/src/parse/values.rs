@@ -20,8 +20,8 @@ fn refusal<T>(ty: &Type, reason: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { reason: reason.into(), hint: ty.expected() })
 }
 
-/// Reads a value of a type that needs nothing but the value itself: switches, numbers, choices,
-/// times, modes, names, texts and sectors. Attributes are checked by it as well.
+/// Reads a value of a type that needs no context: switches, numbers, choices, times, modes, names,
+/// texts and sectors. Attributes are checked by this function, too.
 ///
 /// # Errors The fault, and what would be right.
 pub fn parse_simple(ty: &'static Type, node: &Node) -> Result<Value, Refusal> {

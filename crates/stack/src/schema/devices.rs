@@ -58,7 +58,7 @@ pub static DEVICE_KINDS: &[Kind] = &[
 
 /// The kinds whose devices are tables.
 pub const VOLUME_KINDS: [&str; 4] = ["linear", "striped", "zero", "error"];
-/// The keys of `queue` that a volume has: the rest is of request queues, which are below it.
+/// The keys of `queue` that a volume has; the others belong to the request queues below it.
 pub const VOLUME_QUEUE: [&str; 1] = ["iostats"];
 /// The keys of all devices that a volume takes from its members instead.
 pub const NOT_OF_VOLUMES: [&str; 2] = ["logical_block_size", "physical_block_size"];

@@ -26,14 +26,14 @@ pub struct QueueSetting {
     pub attribute: &'static str,
     /// The values that the key takes.
     pub ty: Type,
-    /// The same of the attribute, which may take a value more.
+    /// The values that the attribute takes: those of the key, and sometimes one more.
     pub attribute_ty: Type,
     default: IfAbsent,
     /// Puts the value of a key into the options of a queue.
     option: PutOption,
     /// One line on what it does.
     doc: &'static str,
-    /// The same of the attribute, whose values may be written otherwise.
+    /// The same for the attribute, whose values may have another notation.
     pub attribute_doc: &'static str,
 }
 
@@ -171,7 +171,7 @@ pub const IO_POLL: QueueSetting = QueueSetting {
 };
 /// Largest request that may be asked for, in KiB: far beyond what any driver takes.
 const MAX_SECTORS_KB_MAX: u64 = 1 << 20;
-/// The key has no value for the default, which must leave it out; the attribute has 0.
+/// The key has no value that means the default: leave the key out. The attribute has 0.
 pub const MAX_SECTORS_KB: QueueSetting = QueueSetting {
     attribute_ty: Type::Integer { min: 0, max: MAX_SECTORS_KB_MAX },
     attribute_doc: "Largest request in KiB, at most max_hw_sectors_kb; 0 goes back to the default.",
@@ -217,7 +217,7 @@ pub const HW_QUEUES_SETTING: QueueSetting = QueueSetting {
         HW_QUEUES,
         Unset("null: `submit_queues`; else 64, so that each data thread has its own"),
         "Hardware queues at the start; `drystone set` changes their number.",
-        // The device has them, not its queue (`DeviceSpec::hw_queues`).
+        // They belong to the device, not to its queue (`DeviceSpec::hw_queues`).
         |_, _, _| (),
     )
 };

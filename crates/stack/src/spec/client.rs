@@ -44,13 +44,13 @@ pub enum Allowed {
     Network(Network),
 }
 
-/// A rule: which clients may do what.
+/// A rule: the access of some clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowRule {
     /// The clients.
     pub who: Allowed,
     /// The access that they have.
     pub access: Access,
-    /// Where that is said.
+    /// The place of the rule in the text.
     pub span: Span,
 }

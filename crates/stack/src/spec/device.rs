@@ -1,4 +1,4 @@
-//! Devices: what each kind is made of, and its request queue.
+//! Devices: the parameters of each kind, and the request queue.
 
 use drystone_core::ring::Engine;
 use drystone_drivers::file::FileOptions;
@@ -41,7 +41,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The size that the text alone tells.
+    /// The size, if the text alone gives it.
     pub fn size(&self) -> Option<u64> {
         match &self.kind {
             DeviceKind::File(file) => file.options.size_bytes,
@@ -52,7 +52,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The other devices that it stands on.
+    /// Its members.
     pub fn members(&self) -> Vec<Member> {
         match &self.kind {
             DeviceKind::File(_) | DeviceKind::Ram(_) | DeviceKind::Null(_) => Vec::new(),
@@ -93,7 +93,7 @@ impl DeviceKind {
 /// `type = "file"`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileSpec {
-    /// The driver's options, but for `logical_block_size`, which is the device's.
+    /// The driver's options, except `logical_block_size`, which is in [`DeviceSpec`].
     pub options: FileOptions,
     /// Whether the file may be created.
     pub create: Create,
@@ -121,8 +121,8 @@ pub struct RamSpec {
     pub discard: bool,
 }
 
-/// `type = "raid5"`, or another level. A value of `None` is as the array has it, or mdadm's choice
-/// for a new one.
+/// `type = "raid5"`, or another level. A value of `None` means the value of an existing array, or
+/// mdadm's choice for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaidSpec {
     /// The level's word.
@@ -143,14 +143,14 @@ pub struct RaidSpec {
     pub uuid: Option<Uuid>,
     /// Stripes of the cache.
     pub cache_stripes: u32,
-    /// Start though members are not there on which the superblocks count.
+    /// Start without members that the superblocks expect.
     pub run: bool,
-    /// Start though something may be lost.
+    /// Start although data may be lost.
     pub force: bool,
 }
 
 impl RaidSpec {
-    /// An array of which nothing else is said.
+    /// An array with no other key given.
     pub(crate) fn of_level(level: Level, members: Vec<Member>) -> Self {
         RaidSpec {
             kind: match level {

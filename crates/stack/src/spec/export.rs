@@ -73,7 +73,7 @@ pub struct FuseSpec {
 }
 
 impl FuseSpec {
-    /// A file at `path` of which nothing else is said.
+    /// A file at `path` with no other key given.
     pub fn at(path: PathBuf) -> Self {
         FuseSpec {
             path,

@@ -1,4 +1,4 @@
-//! A checked stack as plain data: what the live stack is built from.
+//! A checked stack as plain data, from which the live stack is built.
 //!
 //! All sizes are bytes unless the name says sectors (512 bytes), all times nanoseconds. Paths are
 //! joined with the stack file's folder. Nothing here is open or running.
@@ -87,7 +87,7 @@ pub struct ServerSpec {
     pub threads: u32,
     /// The way they wait.
     pub poll_mode: PollMode,
-    /// Bytes that buffers of NBD clients' requests may take together, if not what suits the
+    /// The bytes of all buffers of NBD clients' requests together; `None`: a value that suits the
     /// machine.
     pub memory: Option<u64>,
     /// The control socket, if not the usual one.

@@ -1,11 +1,11 @@
-//! Where the keys of a stack file stand in its text.
+//! The places of a stack file's keys in its text.
 
 use std::collections::BTreeMap;
 
 use crate::diagnostic::Span;
 use crate::group;
 
-/// Byte ranges of keys in the stack file, so that what fails later can point at them too.
+/// Byte ranges of keys in the stack file, so that later errors can point at them, too.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Places {
     spans: BTreeMap<String, Span>,

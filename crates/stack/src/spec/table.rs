@@ -7,7 +7,7 @@ use crate::diagnostic::Span;
 /// Bytes in a sector, whatever a device's block size.
 pub const SECTOR_BYTES: u64 = 512;
 
-/// A device that another stands on.
+/// A member of a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
     /// Its name.
@@ -39,7 +39,7 @@ impl Segment {
         self.start_sector.saturating_add(self.length_sectors)
     }
 
-    /// The areas that it uses of other devices.
+    /// The areas of other devices that it uses.
     pub fn members(&self) -> Vec<Member> {
         let area = |place: &Area, length| Member {
             device: place.device.clone(),
@@ -56,7 +56,7 @@ impl Segment {
             Target::Delay(classes) => {
                 let mut places: Vec<&Area> = Vec::new();
                 for Delayed { place, .. } in classes {
-                    // An area that is read where it is written is used once.
+                    // Two equal areas, one read and one written, count as one use.
                     if !places.iter().any(|other| other.is_at(place)) {
                         places.push(place);
                     }
@@ -88,8 +88,8 @@ pub enum Target {
     Zero,
     /// Fails every I/O.
     Error,
-    /// Ranges of other devices, some time later: of reads, writes and flushes. One to three, the
-    /// last is also that of what is not given.
+    /// Ranges of other devices, with delays: for reads, writes and flushes. One to three; the last
+    /// one also stands for those not given.
     Delay(Vec<Delayed>),
     /// A range of another device that misbehaves at times.
     Flakey {
@@ -99,7 +99,7 @@ pub enum Target {
         up_seconds: u32,
         /// Seconds for which it then misbehaves.
         down_seconds: u32,
-        /// The way it does so.
+        /// The way it misbehaves.
         faults: Faults,
     },
     /// A range of another device, whose writes are also logged.
@@ -111,7 +111,7 @@ pub enum Target {
     },
 }
 
-/// Where I/O goes, and when.
+/// A range for I/O, and its delay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delayed {
     /// Where.

@@ -1,7 +1,7 @@
 //! A volume of a stack file, and the table that it comes to.
 //!
-//! A `table` says it all. `type = "linear"` and `type = "striped"` name whole members, so their
-//! tables are known only once the members' sizes are: of files, when they are opened.
+//! A `table` is complete. `type = "linear"` and `type = "striped"` name whole members, so their
+//! tables are known only once the members' sizes are: for files, when they are opened.
 
 use crate::size::format_size;
 
@@ -21,13 +21,13 @@ pub enum VolumeSpec {
         /// Sectors of a chunk.
         chunk_sectors: u32,
     },
-    /// Zeroes, so many sectors of them.
+    /// So many sectors of zeroes.
     Zero(u64),
     /// So many sectors that fail.
     Error(u64),
 }
 
-/// A member of which nothing can be used.
+/// A member without usable space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooSmall {
     /// The member.
@@ -51,7 +51,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The key of its section that says what it is made of.
+    /// The key of its section that defines its contents.
     pub fn key(&self) -> &'static str {
         match self {
             VolumeSpec::Table(_) => "table",
@@ -60,7 +60,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The other devices that it stands on.
+    /// Its members.
     pub fn members(&self) -> Vec<Member> {
         match self {
             VolumeSpec::Table(segments) => segments.iter().flat_map(Segment::members).collect(),
@@ -69,7 +69,7 @@ impl VolumeSpec {
         }
     }
 
-    /// The size in bytes that the text alone tells.
+    /// The size in bytes, if the text alone gives it.
     pub fn size(&self) -> Option<u64> {
         let sectors = match self {
             VolumeSpec::Table(segments) => segments.last().map(Segment::end_sector)?,
@@ -82,7 +82,7 @@ impl VolumeSpec {
     /// The table that it comes to; `None` while the size of a member is not known.
     ///
     /// # Errors
-    /// A member of which nothing can be used.
+    /// A member without usable space.
     pub fn table(&self, sizes: Sizes<'_>) -> Result<Option<Vec<Segment>>, TooSmall> {
         match self {
             VolumeSpec::Table(segments) => Ok(Some(segments.clone())),
@@ -125,7 +125,8 @@ fn linear(members: &[Member], sizes: Sizes<'_>) -> Result<Option<Vec<Segment>>, 
     Ok(Some(segments))
 }
 
-/// All stripes are as long as the smallest member, in whole chunks.
+/// The segments of a striped volume: all stripes are as long as the smallest member, in whole
+/// chunks.
 fn striped(
     members: &[Member],
     chunk_sectors: u32,

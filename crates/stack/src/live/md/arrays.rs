@@ -1,7 +1,7 @@
 //! The arrays of a stack, and commands to their managers.
 //!
-//! Invariant: while a manager works at a command, the devices that must become members stay
-//! taken; if it hangs, until the server ends. Other commands may then come to the same array.
+//! Invariant: while a manager carries out a command, the devices that it must make members stay
+//! taken; if it hangs, until the server ends. Other commands may then still come to the same array.
 
 use std::sync::Arc;
 
@@ -45,13 +45,13 @@ pub(super) fn of_opening(error: OpenError) -> ChangeError {
     }
 }
 
-/// A hint on the keys of a stack file, for a command: that has switches instead.
+/// A hint for a command: it names switches instead of the keys of a stack file.
 fn with_switches(hint: &str, array: &str) -> String {
     let hint = hint.replace(&format!("`run = true` in [device.{array}]"), "`--run`");
     hint.replace("`run = true`", "`--run`").replace("`force = true`", "`--force`")
 }
 
-/// Tells of a stack's arrays, and changes them.
+/// Reports a stack's arrays, and changes them.
 pub(in super::super) struct Arrays<'a> {
     pub(in super::super) stack: &'a LiveStack,
     pub(in super::super) pause: &'a SleepFn,
@@ -86,12 +86,12 @@ impl Arrays<'_> {
         self.stack.contexts.open(self.stack.engine).map_err(of_array)
     }
 
-    /// Has the manager do something, and waits until it has.
+    /// Gives the manager a command, and waits until it is done.
     pub(super) fn obtain(&self, live: &LiveDevice, array: &Array, command: Command) -> Result<()> {
         self.obtain_with(live, array, command, Vec::new()).map(drop)
     }
 
-    /// The same, with what is kept from others meanwhile, which comes back.
+    /// The same, while `guards` keep devices from other users. Returns the guards.
     pub(super) fn obtain_with(
         &self,
         live: &LiveDevice,
@@ -110,15 +110,15 @@ impl Arrays<'_> {
             if self.stack.clock.now() >= deadline {
                 return Err(self.given_up(live, request.give_up(&locks), guards));
             }
-            // The array may wait for I/O that dropped contexts have in flight.
+            // The array may wait for I/O of dropped contexts.
             self.stack.contexts.free_idle_orphans();
             (self.pause)(pause);
             pause = (pause * 2).min(LONGEST_PAUSE_NS);
         }
     }
 
-    /// The manager hangs. If it has begun what it was asked for it may do it at any time, so what
-    /// was kept from others for that stays so until the server ends.
+    /// Gives up a manager that hangs. If it has begun the command, it may finish it at any time. So
+    /// the guards stay until the server ends.
     fn given_up(&self, live: &LiveDevice, is_undone: bool, guards: Vec<Taking>) -> ChangeError {
         let what = match is_undone {
             true => "the change will not be made",

@@ -27,8 +27,8 @@ use crate::runtime::Refused;
 use crate::spec::{Create, DeviceKind, DeviceSpec, FileSpec};
 use crate::used_files::Identity;
 
-/// The time that contexts are waited for that must give up a device: they do when they are asked,
-/// but for one that has I/O in flight there.
+/// The longest wait for contexts to give up a device. They do so when asked, unless they have I/O
+/// in flight there.
 const GIVE_UP_PATIENCE_NS: Ns = 1_000_000_000;
 
 /// A device that must be a member.
@@ -135,7 +135,7 @@ impl Arrays<'_> {
         self.take_checked(found, why, |_| Ok(()))
     }
 
-    /// The same of a device for `array`.
+    /// The same for a device that `array` is to get.
     pub(super) fn take_for(&self, array: &LiveDevice, found: &Found) -> Result<Taking> {
         let why = format!("is being made a member of `{}`", array.name);
         self.take_checked(found, &why, |state| {
@@ -235,14 +235,14 @@ impl Arrays<'_> {
         }
     }
 
-    /// The file or disk of the device is not there any more.
+    /// True if the file or disk of the device has vanished.
     fn is_detached(&self, name: &str) -> bool {
         let live = self.stack.devices.find(name);
         let path = live.and_then(|live| live.device.attribute("path"));
         path.is_some_and(|path| !Path::new(&path).exists())
     }
 
-    /// Closes those of the devices that were opened for an array, if none has them any more.
+    /// Closes those of the devices that were opened for an array, if no array has them any more.
     pub(super) fn close_all(&self, names: &[String]) {
         for live in names.iter().filter_map(|name| self.stack.devices.find(name)) {
             self.close_if_unused(&live);
@@ -263,14 +263,14 @@ impl Arrays<'_> {
         self.retire(&live.device);
     }
 
-    /// Has all contexts give up a device.
+    /// Makes all contexts give up a device.
     fn retire(&self, device: &Arc<dyn Device>) {
         let deadline = self.stack.clock.now().saturating_add(GIVE_UP_PATIENCE_NS);
         let mut pause = FIRST_PAUSE_NS;
         loop {
             device.retire();
             self.stack.contexts.free_idle_orphans();
-            // The last one is ours.
+            // The last reference is ours.
             if Arc::strong_count(device) == 1 || self.stack.clock.now() >= deadline {
                 return;
             }
@@ -280,8 +280,8 @@ impl Arrays<'_> {
     }
 }
 
-/// Refuses what says that it is a device of the array that is another one: a copy of it, or an
-/// image of its past.
+/// Refuses a device whose superblock claims the identity of another device of the array: a copy of
+/// that, or an old image.
 fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> Result<()> {
     match status.disks.iter().find(|disk| disk.uuid == own.device_uuid) {
         Some(disk) => {
@@ -296,8 +296,7 @@ fn check_no_copy(live: &LiveDevice, own: &Superblock, status: &ArrayStatus) -> R
     }
 }
 
-/// A name for the device on `path` that no device has: that of the file, as far as a name may be
-/// so.
+/// A free name for the device on `path`: that of the file, as far as its characters are permitted.
 fn free_name(state: &State, path: &str) -> String {
     let stem = Path::new(path).file_stem().unwrap_or_default().to_string_lossy();
     let letter = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };

@@ -1,10 +1,10 @@
 //! Changes of arrays while the stack is served, as mdadm's *manage* and *assemble* modes make them.
 //!
 //! Invariants:
-//! * An array that is changed is claimed, and its new devices are taken, so that the checks before
-//!   hold until the array's manager has done it.
-//! * A device that was opened for an array is closed when no array has it any more: once all
-//!   contexts have given it up, or, if one of them has I/O in flight there, when that has ended.
+//! * An array that is being changed is claimed, and its new devices are taken. So the checks before
+//!   a change hold until the array's manager has done it.
+//! * A device that was opened for an array is closed when no array has it any more and all contexts
+//!   have given it up. A context with I/O in flight there does so when the I/O has ended.
 
 mod arrays;
 mod members;
@@ -29,7 +29,7 @@ use arrays::{Result, failed, of_array, of_opening};
 use members::Found;
 
 impl Arrays<'_> {
-    /// Makes a change to the array `name`. The names of the devices that it was about.
+    /// Makes a change to the array `name`. Returns the names of the devices concerned.
     pub(super) fn make(&self, name: &str, change: &ArrayChange<'_>) -> Result<Vec<String>> {
         match change {
             ArrayChange::Add { member, force } => self.add(name, member, *force),
@@ -45,7 +45,7 @@ impl Arrays<'_> {
         }
     }
 
-    /// Has an array's manager set an attribute. False if it takes care of none of that name.
+    /// Lets an array's manager set an attribute. False if the manager does not handle it.
     pub(super) fn set(&self, name: &str, attribute: &str, value: &str) -> Result<bool> {
         let Some(command) = Command::of_attribute(attribute, value) else { return Ok(false) };
         let (live, array) = self.array(name)?;
@@ -82,7 +82,7 @@ impl Arrays<'_> {
         self.obtain_with(live, array, Command::Add { name, device, uuid }, vec![taking]).map(drop)
     }
 
-    /// Asks for something of each device that `member` means, and does `then` with each.
+    /// Gives the manager a command for each device that `member` means, and calls `then` with each.
     fn each(
         &self,
         name: &str,
@@ -122,13 +122,13 @@ impl Arrays<'_> {
         drop(state);
         let found = self.find_or_open_all(how)?;
         let started = self.start(name, how, &found);
-        // Those that have no part in the array, too.
+        // These include devices without a role in the array.
         let names: Vec<String> = found.iter().map(|found| found.live.name.clone()).collect();
         self.close_all(&names);
         started
     }
 
-    /// Starts the array that `found` make. The names of those that have a part in it.
+    /// Starts the array on the devices `found`. Returns the names of those that take part.
     fn start(&self, name: &str, how: &Assemble<'_>, found: &[Found]) -> Result<Vec<String>> {
         let why = format!("is being made a member of `{name}`");
         let _takings = found.iter().map(|one| self.take(one, &why)).collect::<Result<Vec<_>>>()?;
@@ -159,7 +159,7 @@ impl Arrays<'_> {
         Ok(live.members())
     }
 
-    /// The array as a stack file would say it: its level is told by its members.
+    /// The array as a stack file would describe it; its members give the level.
     fn array_spec(&self, name: &str, how: &Assemble<'_>, found: &[Found]) -> Result<DeviceSpec> {
         let uuid = how.uuid.map(|text| {
             let message =

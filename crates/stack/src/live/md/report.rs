@@ -53,7 +53,7 @@ pub(super) fn report(state: &State, live: &LiveDevice) -> Option<ArrayReport> {
     Some(report)
 }
 
-/// Numbers of devices, as the kernel counts them.
+/// The device counts, as the kernel computes them.
 fn counts(status: &ArrayStatus) -> ArrayReport {
     let count = |is_one: fn(DiskState) -> bool| {
         status.disks.iter().filter(|disk| is_one(disk.state)).count() as u32
