@@ -178,7 +178,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     let folder = args.folder.as_deref().unwrap_or(Path::new("docs/lab"));
     let wrong = || format!("cannot make {}", folder.display());
     std::fs::create_dir_all(folder).with_context(wrong)?;
-    // Before the measurements, which take long.
+    // The files are opened first, because the measurements take long.
     let pages = ["index.html", "index.md"].map(|name| folder.join(name));
     let [html, markdown] = [Draft::new(&pages[0])?, Draft::new(&pages[1])?];
     let stop = stop_on_signals()?;
@@ -195,7 +195,7 @@ fn all(args: &RunArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Refuses what was given and `has_no_effect`.
+/// Refuses given arguments that `has_no_effect` names.
 fn refuse_ignored(args: &RunArgs, has_no_effect: impl Fn(&str) -> bool) -> Result<(), Failure> {
     let given = [
         ("kernel", args.kernel),
@@ -240,7 +240,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
         return Err(Failure::Usage(text.to_owned()).into());
     }
     refuse_ignored(args, |option| found.ignores.contains(&option))?;
-    // Before the measurement, which takes long.
+    // The file is opened first, because the measurement takes long.
     let json = draft(&args.json)?;
     let html = draft(&args.html)?;
     let markdown = draft(&args.markdown)?;
@@ -253,7 +253,7 @@ fn experiment(args: &RunArgs) -> anyhow::Result<()> {
     print(&outcome.text(), &[&args.json, &args.html, &args.markdown])
 }
 
-/// Prints what is for people: beside what the standard output has of `files`, if it has one.
+/// Prints text for people: on the standard error if one of `files` is the standard output.
 fn print(text: &str, files: &[&Option<PathBuf>]) -> anyhow::Result<()> {
     match files.iter().any(|file| file.as_deref().is_some_and(is_standard_output)) {
         true => output::draw(text),
@@ -282,9 +282,9 @@ fn model(args: &ModelArgs) -> anyhow::Result<()> {
     print(&outcome.text(), &[&args.json, &args.html])
 }
 
-/// A child of `raid5-fsmark`: what it writes back may go through this process.
+/// Runs a child of `raid5-fsmark`; the kernel's writeback may go through this process.
 fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
-    // Without it, too, something is measured.
+    // The measurement also works without this.
     let _ = io_flusher::become_one();
     let task = Task {
         variant: args.variant.clone(),
@@ -302,7 +302,7 @@ fn serve_variant(args: &ServeVariantArgs) -> anyhow::Result<()> {
     executed.and(stopped)
 }
 
-/// Of the one array of the stack; nobody of it has to be woken.
+/// Answers for the one array of the stack, which has no forgotten waiters.
 impl Asked for Server {
     fn counts(&self) -> Counts {
         let counts = self.array_counts();

@@ -1,4 +1,4 @@
-//! A folder for what an experiment needs by name: mount points, and files that are mounted or
+//! A folder for the named objects of an experiment: mount points, and files that are mounted or
 //! attached.
 
 use std::fs;
@@ -8,11 +8,11 @@ use anyhow::Context as _;
 
 use crate::temp_file::own_folder;
 
-/// Removed in the end with its files.
+/// The folder, which is removed at the end with its files.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// An empty one.
+    /// Makes an empty folder.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -22,7 +22,7 @@ impl Folder {
         made.map(Folder).with_context(|| format!("cannot make a folder in {}", there.display()))
     }
 
-    /// Where it is.
+    /// Its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -30,7 +30,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // If it cannot be removed it stays, in the folder of temporary files.
+        // A folder that cannot be removed stays in the folder of temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

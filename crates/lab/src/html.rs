@@ -1,5 +1,5 @@
-//! An outcome as one HTML page that opens without a network: style, table, and charts as SVG
-//! within it. Colours are variables, so that it is readable on light and dark.
+//! An outcome as one HTML page without external files: it contains its style, its table, and charts
+//! as SVG. Colours are variables, so that it is readable on light and dark backgrounds.
 
 mod chart;
 mod escape;
@@ -36,7 +36,7 @@ svg .asked { fill: none; stroke-width: 1.5; stroke-dasharray: 6 4; }
 ";
 
 impl Outcome {
-    /// The outcome as one page that needs nothing else.
+    /// The outcome as one page without external files.
     pub fn html(&self) -> String {
         page(self)
     }
@@ -68,8 +68,8 @@ fn page(outcome: &Outcome) -> String {
     page
 }
 
-/// A page of tables only: name, what it is about, facts and setting; then each table with its
-/// title and its sentences.
+/// A page of tables only. Its heads are name, subject, facts and setting; then comes each table
+/// with its title and its sentences.
 pub fn parts(heads: &[String; 4], parts: &[(String, Table, Vec<String>)]) -> String {
     let mut page = head(&heads.each_ref().map(String::as_str));
     for (title, lines, remarks) in parts {
@@ -134,7 +134,7 @@ fn over_time(plot: &Plot) -> String {
     format!("<h2>{}</h2>\n{}", escape(&plot.title), chart::over_time(plot))
 }
 
-/// Each of `all` once, where it came first.
+/// Each of `all` once, in the order of first appearance.
 fn in_order<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
     let mut seen = Vec::new();
     for one in all {

@@ -1,6 +1,6 @@
-//! The kernel's own schedulers beside ours: a loop device over the same file in memory, without
-//! and with `mq-deadline`, under fio with the same load. It takes root, losetup and fio; what is
-//! missing is said loudly, and the rest of the experiment stands.
+//! The kernel's own schedulers beside ours: a loop device over the same file in memory, without and
+//! with `mq-deadline`, under fio with the same load. This takes root, losetup and fio. A remark
+//! reports what is missing, and the rest of the experiment goes on.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,8 @@ use crate::{Options, Progress};
 /// The device's name in rows.
 pub const DEVICE: &str = "loop on tmpfs (kernel)";
 
-/// The kernel's schedulers, and what they are called in rows. Linux's is that of *before*.
+/// The kernel's schedulers, and their names in rows. Linux's `mq-deadline` is the design of
+/// *before*.
 const SCHEDULERS: [(&str, &str); 2] = [("mq-deadline", "before"), ("none", "none")];
 
 /// Rows that were found, and remarks on them.
@@ -72,7 +73,7 @@ fn try_measure(
     Ok(rows)
 }
 
-/// Figures that fio tells of a run.
+/// Figures that fio reports of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Sample {
     iops: f64,
@@ -152,7 +153,7 @@ fn output(program: &str, words: &[&str]) -> anyhow::Result<String> {
 /// A loop device over a file, detached in the end.
 struct LoopDevice {
     path: PathBuf,
-    /// Its attribute `queue/scheduler`, and what that was.
+    /// Its attribute `queue/scheduler`, and the attribute's original value.
     attribute: PathBuf,
     scheduler: String,
 }
@@ -181,7 +182,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // A setting that cannot be put back stays; losetup says so by itself.
+        // A setting that cannot be restored stays; losetup itself reports its errors.
         let _ = self.set_scheduler(&self.scheduler);
         let _ = output("losetup", &["--detach", &self.path.display().to_string()]);
     }

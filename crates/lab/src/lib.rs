@@ -1,13 +1,13 @@
 //! The laboratory: experiments that compare a design of Drystone with those it replaces, on the
-//! machine at hand, each as one library call that `drystone-lab run` makes.
+//! present machine. Each is one library call, which `drystone-lab run` makes.
 //!
 //! * [`drystone_bench`] keeps I/O in flight and counts; `drystone bench` uses it too.
 //! * [`scheduler`] has the schedulers that Drystone replaces, [`throttle`] the throttles.
-//! * [`run`] runs an experiment by name and gives an [`Outcome`]: text, JSON, or one HTML page.
+//! * [`run`] runs an experiment by name and returns an [`Outcome`]: text, JSON, or one HTML page.
 //! * [`run_all`] runs those of the five mails, and makes one page of them.
-//! * [`model`] models one on cores that are not at hand, and marks every figure of that.
+//! * [`model`] models one on more cores than the machine has, and marks every such figure.
 //!
-//! An outcome has only what was measured in that run.
+//! An outcome has only figures of its own run.
 //!
 //! ```
 //! use drystone_lab::Options;
@@ -74,35 +74,35 @@ pub struct Options {
     pub kernel: bool,
     /// Of `raid5-fsmark`: bytes of files that a run writes; `None` is its own choice.
     pub bytes: Option<u64>,
-    /// Of `raid5-fsmark`: words that a case's name has to have to be run.
+    /// For `raid5-fsmark`: only cases whose names contain these words are run.
     pub only: Vec<String>,
-    /// Asked: end after the run under way, with what was measured so far.
+    /// Set to end after the present run, with the figures so far.
     pub stop: Stop,
 }
 
 /// Runs and most threads of most experiments.
 const RUNS: u32 = 5;
 const THREADS: u32 = 32;
-/// Time measured in a run if nobody says how long, ns.
+/// The default of the time measured in a run, ns.
 pub const RUNTIME_NS: u64 = 2_000_000_000;
 
-/// An experiment that there is.
+/// An experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Experiment {
     /// The name that [`run`] takes.
     pub name: &'static str,
     /// What it compares, in one line.
     pub about: &'static str,
-    /// Runs of each variant, if nobody says how many.
+    /// The default number of runs of each variant.
     pub runs: u32,
-    /// The most threads, if nobody says how many.
+    /// The default of the most threads.
     pub threads: u32,
     /// The fields of [`Options`] that have no effect on it: the command line refuses them.
     pub ignores: &'static [&'static str],
     run: Run,
 }
 
-/// A listener that is told of each step, a line at a time.
+/// A function that gets a line about each step.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
 
 type Run = fn(&Options, Progress<'_>) -> anyhow::Result<Outcome>;

@@ -1,5 +1,5 @@
-//! All five tables on one page: for each mail that Drystone began with, its own figures and what
-//! was measured here, of what was before, what was mailed, and what Drystone has.
+//! All five tables on one page: for each mail that Drystone began with, the mail's own figures, and
+//! our measurements of the design before it, the mailed one and Drystone's.
 
 use crate::html;
 use crate::outcome::Outcome;
@@ -13,7 +13,7 @@ struct Mail {
     source: &'static str,
     /// Head and lines of its table.
     figures: &'static [&'static [&'static str]],
-    /// The setting of its figures, as far as it says.
+    /// The setting of its figures, as far as the mail gives it.
     context: &'static str,
     /// Effects that a machine like this one cannot show, and why.
     lacks: &'static str,
@@ -249,8 +249,8 @@ fn experiment(mail: &Mail) -> &'static Experiment {
     found.expect("a test sees to it that there is one")
 }
 
-/// Runs the experiments of all mails, each by its `options`. `keep` gets each outcome as soon as it
-/// is there.
+/// Runs the experiments of all mails, each with its `options`. Calls `keep` with each outcome as
+/// soon as it exists.
 ///
 /// # Errors
 /// As of [`crate::run`].
@@ -320,7 +320,7 @@ impl Pages {
         self.outcomes().next().map(Outcome::facts).unwrap_or_default()
     }
 
-    /// One page that needs nothing else.
+    /// One page without external files.
     pub fn html(&self) -> String {
         let heads = [TITLE.to_owned(), ABOUT.to_owned(), self.facts(), SETTING.to_owned()];
         html::parts(&heads, &self.parts())

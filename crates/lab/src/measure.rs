@@ -1,6 +1,5 @@
-//! One run of one variant: opens its device, lets the lanes warm up, and takes everything that is
-//! counted over the same stretch of time. [`on_device`] and [`sampled`] serve experiments that
-//! count something else.
+//! One run of one variant: opens its device, lets the lanes warm up, and takes all counts over the
+//! same period. [`on_device`] and [`sampled`] serve experiments that count something else.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ pub struct Point<'a> {
     pub threads: u32,
     pub load: &'a Load,
     pub runtime_ns: u64,
-    /// Also measure for how long locks are held, which costs two clock readings each.
+    /// Also measure the hold times of locks, which cost two clock readings each.
     pub time_holds: bool,
 }
 
@@ -63,10 +62,10 @@ pub struct Sample {
     pub locks: LockStats,
 }
 
-/// Longest that a run goes on because no I/O has ended.
+/// The longest time by which a run is extended because no I/O has ended.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Classes that are no waits for a lock: contexts that busy-poll, and helpers without work.
+/// Classes whose waits are not waits for a lock: contexts that busy-poll, and helpers without work.
 const NO_LOCKS: [LockClass; 2] = [LockClass::SchedulerGrant, LockClass::PlainIdle];
 
 /// The time that the lanes run before anything is counted.
@@ -74,11 +73,11 @@ pub fn warmup_ns(runtime_ns: u64) -> u64 {
     (runtime_ns / 10).clamp(20_000_000, 500_000_000)
 }
 
-/// Open the device of `spec` with a context for each of `threads` lanes, which do the `works` for
-/// it, and let `watch` lead them.
+/// Open the device of `spec` with a context for each of `threads` lanes. The lanes do the `works`
+/// for it, and `watch` controls them.
 ///
 /// # Errors
-/// When the device cannot be opened, an I/O fails, or `watch` says so.
+/// When the device cannot be opened, or an I/O or `watch` fails.
 pub fn on_device<T>(
     spec: &DeviceSpec,
     open: OpenDevice,
@@ -94,11 +93,11 @@ pub fn on_device<T>(
     on_opened(&device, &at, &works, |crew| watch(crew, &*device, &at.locks))
 }
 
-/// A context on `device`, whose locks are counted where `at` says, for each of the `works`, which
-/// lanes do there; `watch` leads them.
+/// Opens a context on `device` for each of the `works`; the locks are counted in the registry of
+/// `at`. Lanes do the works there, and `watch` controls them.
 ///
 /// # Errors
-/// When a context cannot be opened, an I/O fails, or `watch` says so.
+/// When a context cannot be opened, or an I/O or `watch` fails.
 pub fn on_opened<T>(
     device: &Arc<dyn Device>,
     at: &OpenEnv,
@@ -108,7 +107,7 @@ pub fn on_opened<T>(
     Ok(on_counted(device, at, works, watch)?.1)
 }
 
-/// As [`on_opened`], with what each lane counted.
+/// As [`on_opened`], with the counts of each lane.
 ///
 /// # Errors
 /// As of [`on_opened`].
@@ -129,7 +128,8 @@ pub fn on_counted<T>(
     drystone_bench::run(contexts, works, &shared, &[], watch)
 }
 
-/// Let the lanes warm up, then measure: what `begin` and `end` give at the ends of the time.
+/// Let the lanes warm up, then measure. Returns the results of `begin` and `end`, called at the
+/// begin and the end of the measured time.
 ///
 /// # Errors
 /// When a lane, `begin` or `end` fails, or no I/O ends.
@@ -147,8 +147,8 @@ fn span<B, E>(
     Ok((begin, end()?))
 }
 
-/// Let `runtime_ns` go by, and as often again as no more than `before` have ended: where a lock's
-/// holder or a whole lane has lost its core, that may take a while.
+/// Wait for `runtime_ns`, and repeat that while no more than `before` I/Os have ended: if a lock's
+/// holder or a whole lane has lost its core, this may take a while.
 ///
 /// # Errors
 /// When a lane fails, or no I/O ends.
@@ -164,8 +164,8 @@ pub fn stretch(crew: &Crew<'_, '_>, runtime_ns: u64, before: u64) -> anyhow::Res
     Ok(())
 }
 
-/// As [`span`], with the figures that every experiment has; `read` gives what else an experiment
-/// reads at both ends of the time.
+/// As [`span`], with the figures that every experiment has; `read` returns further readings, at
+/// both ends of the time.
 ///
 /// # Errors
 /// As of [`span`].
@@ -205,7 +205,7 @@ impl Point<'_> {
 }
 
 impl Load {
-    /// The same for each of so many threads, over all of the device.
+    /// The same work for each of so many threads, over the whole device.
     pub fn works(&self, device: &dyn Device, threads: u32) -> Vec<Work> {
         let blocks = device.info().size_bytes / self.bytes;
         let work = |lane: u64| Work {
@@ -257,7 +257,7 @@ impl Sample {
     }
 }
 
-/// Everything that is read at both ends of the measured time.
+/// The readings at both ends of the measured time.
 struct Reading {
     at: Instant,
     sum: Sum,
@@ -296,14 +296,14 @@ pub fn process_times() -> anyhow::Result<(f64, f64)> {
 
 /// User and system time in a text of `proc_pid_stat(5)`, clock ticks.
 pub(crate) fn stat_times(text: &str) -> Option<(u64, u64)> {
-    // The second field is the program's name in parentheses, which may hold anything.
+    // The second field is the program's name in parentheses, which may contain any characters.
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();
     let user = fields.nth(11)?.parse().ok()?;
     Some((user, fields.next()?.parse().ok()?))
 }
 
-/// Writes bytes of a device, which are then there: RAM that was never written is read as one
-/// page of zeroes, in the processor's cache.
+/// Writes bytes of a device, so that its memory is allocated: a RAM device that was never written
+/// reads one page of zeroes from the processor's cache.
 ///
 /// # Errors
 /// When it cannot be opened or written.

@@ -3,8 +3,8 @@
 //! depth 4, submitted and completed in fours: 879K IOPS, 89 % system time and 93.6 % contention
 //! before; 2867K, 11.1 % and 6.0 % after.
 //!
-//! The load is the mail's. The variants take turns, run by run, so that what disturbs the machine
-//! disturbs all of them.
+//! The load is the mail's. The variants take turns, run by run, so that a disturbance of the
+//! machine affects all of them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -41,8 +41,9 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// Size of both devices: far more than a processor's cache.
 const SIZE_BYTES: u64 = 256 << 20;
 
-/// Tags of the null device: more than 32 threads have in flight (128), with as many again for
-/// each that is pre-empted in a call, so that no row is about tags. A file has 256.
+/// Tags of the null device. 32 threads have at most 128 I/Os in flight, and as many again for each
+/// thread that is pre-empted in a call. With so many tags no row depends on their number. A file
+/// has 256.
 const NULL_TAGS: u32 = 1024;
 
 /// The devices, by their names in rows.
@@ -130,7 +131,8 @@ pub(crate) fn null_spec(variant: &Variant) -> anyhow::Result<DeviceSpec> {
     spec(&null(), variant)
 }
 
-/// Numbers of threads of the table, in its order: two cores distort two threads least.
+/// Numbers of threads of the table, in its order: on two cores, two threads give the least
+/// distorted figures.
 fn shown_threads(most: u32) -> Vec<u32> {
     let mut shown = Vec::new();
     for threads in [2, 1, most] {
@@ -141,7 +143,7 @@ fn shown_threads(most: u32) -> Vec<u32> {
     shown
 }
 
-/// Those of the chart that the table has not.
+/// Numbers of threads that only the chart has.
 fn chart_threads(most: u32) -> Vec<u32> {
     let shown: BTreeSet<u32> = shown_threads(most).into_iter().collect();
     (0..).map(|n| 1 << n).take_while(|n| *n < most).filter(|n| !shown.contains(n)).collect()
@@ -269,7 +271,8 @@ fn row(device: &'static str, variant: &Variant, threads: u32, samples: &[Sample]
     }
 }
 
-/// The classes that the data path used. The control plane's are those of opening the device.
+/// The classes that the data path used. The control plane's classes only count the opening of the
+/// device.
 fn classes(variant: &Variant, locks: &LockStats) -> Vec<(String, ClassStats)> {
     let control = [LockClass::Control, LockClass::ContextSet];
     let used = locks.used().filter(|(class, _)| !control.contains(class));
@@ -307,7 +310,7 @@ fn table(rows: &[Row], threads: &[u32]) -> Table {
         .table()
 }
 
-/// The scheduler's cost in IOPS, compared with none: the kernel's on its loop device, ours on a
+/// The cost of a scheduler in IOPS, compared with none: the kernel's on its loop device, ours on a
 /// file.
 fn taxes(rows: &[Row], threads: u32) -> Option<String> {
     let iops = |device: &str, variant: &str| {
@@ -366,7 +369,8 @@ fn remarks(options: &Options) -> Vec<String> {
     remarks
 }
 
-/// A sentence about cores that were not had. Null without a scheduler neither sleeps nor waits.
+/// A sentence about processor time that the machine did not give. The null device without a
+/// scheduler neither sleeps nor waits, so it shows this.
 fn not_quiet(rows: &[Row]) -> Option<String> {
     let cores = Machine::here().cores as f64;
     let rows = rows.iter().filter(|row| (row.device, row.variant) == (NULL, "none"));

@@ -10,7 +10,7 @@ use crate::row::Row;
 use crate::table::Table;
 use drystone_bench::machine;
 
-/// Where it ran.
+/// The machine on which it ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// The processor's name.
@@ -44,7 +44,7 @@ pub struct Outcome {
     pub about: &'static str,
     /// When it began, in UTC.
     pub date: String,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
     /// The parameters of the run.
     pub parameters: Vec<(&'static str, Value)>,
@@ -56,7 +56,7 @@ pub struct Outcome {
     pub shown_threads: Vec<u32>,
     /// Further tables, with their titles.
     pub more: Vec<(String, Table)>,
-    /// Pictures in the place of those of IOPS.
+    /// Plots instead of those of IOPS.
     pub plots: Vec<Plot>,
     /// Sentences below the table: what its columns mean and what it cannot show.
     pub remarks: Vec<String>,
@@ -74,11 +74,11 @@ pub struct Plot {
 /// One rate in a [`Plot`]: points of time, in seconds, and rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
-    /// Whose it is.
+    /// Its name.
     pub name: String,
-    /// The rate that was asked for.
+    /// The requested rate.
     pub asked: Vec<(f64, f64)>,
-    /// The rate that was given.
+    /// The achieved rate.
     pub given: Vec<(f64, f64)>,
 }
 
@@ -91,7 +91,7 @@ pub(crate) fn facts(machine: &Machine, date: &str) -> String {
 }
 
 impl Outcome {
-    /// Says so on its pages if it had to end early.
+    /// Adds a remark if the experiment had to end early.
     pub(crate) fn ended_early(mut self, options: &Options) -> Self {
         if options.stop.is_asked() {
             let text =

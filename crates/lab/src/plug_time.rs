@@ -44,12 +44,12 @@ const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 32, bat
 /// Bytes of the devices: RAM that a processor's cache does not hold.
 const SIZE_BYTES: u64 = 256 << 20;
 
-/// The shortest run whose share of the clock is told. The kernel brings the processor time of a
-/// thread that is running up to date at its ticks, up to 10 ms apart, and a run's is wrong by one
-/// at either end: by more than a fifth in a shorter run, where the share was seen above 1.
+/// The shortest run whose share of the clock is reported. The kernel updates the processor time of
+/// a running thread at its ticks, up to 10 ms apart, so a run's time is wrong by up to one tick at
+/// either end. In a shorter run this is more than a fifth, and shares above 1 were seen.
 const SHARE_FROM_NS: u64 = 100_000_000;
 
-/// A use of the clock that is measured.
+/// A measured use of the clock.
 struct Variant {
     name: &'static str,
     open: OpenDevice,
@@ -83,13 +83,13 @@ fn spec(device: &str, variant: &Variant) -> anyhow::Result<DeviceSpec> {
     DeviceSpec::parse(&text, Path::new("/")).map_err(|report| anyhow!(report.render(false)))
 }
 
-/// One run: what every experiment has, and what the lanes counted together.
+/// One run: the figures of every experiment, and the sums of the lanes' counts.
 struct Run {
     all: Sample,
     ios: u64,
     calls: u64,
     clock_reads: u64,
-    /// Mean latency that the statistics show, ns; not a number without statistics.
+    /// The mean latency by the statistics, ns; not a number without statistics.
     latency_ns: f64,
 }
 
@@ -102,9 +102,9 @@ impl Run {
         self.ios as f64 / self.calls as f64
     }
 
-    /// Readings of the clock, `reading_ns` each, of all processor time of a run of `runtime_ns`;
-    /// not a number if that is too short to say, or if what one reading took cannot be what it took
-    /// meanwhile.
+    /// The share of clock readings, of `reading_ns` each, in the processor time of a run of
+    /// `runtime_ns`. Not a number if the run is too short, or if `reading_ns` cannot be the real
+    /// time of a reading in the run.
     fn clock_share(&self, reading_ns: f64, runtime_ns: u64) -> f64 {
         let share = self.clock_reads_per_io() * reading_ns / self.all.cpu_ns_per_io;
         if runtime_ns >= SHARE_FROM_NS && share <= 1.0 { share } else { f64::NAN }
@@ -147,7 +147,7 @@ fn measure_one(
     })
 }
 
-/// Time of one reading, ns: the shortest of some stretches, which nobody interrupted.
+/// The time of one reading, ns: the shortest of several series, which was not interrupted.
 fn reading_ns() -> f64 {
     const READINGS: u32 = 20_000;
     let clock = SystemClock::new();
@@ -310,7 +310,7 @@ mod tests {
         Options { runs: 1, runtime_ns: 20_000_000, threads: 1, ..Options::default() }
     }
 
-    /// Readings of the clock for each I/O, as the variants mean them.
+    /// Each variant reads the clock as often for each I/O as it claims.
     #[test]
     fn variants_read_the_clock_as_often_as_they_say() {
         for (_, device) in DEVICES {
@@ -326,7 +326,7 @@ mod tests {
         }
     }
 
-    /// A share cannot be above 1: what says so is not told, nor what is measured in less than some
+    /// A share above 1 is impossible and is not reported, nor is one measured in less than some
     /// ticks.
     #[test]
     fn a_share_that_is_not_known_is_null() {

@@ -1,5 +1,5 @@
-//! The experiment `reorder`: what a scheduler is for. A simulated disk whose head takes time to
-//! move serves random readers, and a few readers beside writers that flood it, with `mq-deadline`
+//! The experiment `reorder` shows the purpose of a scheduler. A simulated disk with a seek time
+//! serves random readers, and then a few readers beside writers that flood it, with `mq-deadline`
 //! and without a scheduler.
 //!
 //! The disk is a model, ten times as fast as one of 7200 revolutions a minute, so that a short run
@@ -39,15 +39,15 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 const SIZE: &str = "64GiB";
 const BLOCK_BYTES: u64 = 4096;
-/// Few, so that the order is the scheduler's, and more than one, so that the disk is not idle
-/// while a thread wakes up.
+/// The tags of the disk: few, so that the scheduler decides the order, and more than one, so that
+/// the disk is not idle while a thread wakes up.
 const TAGS: u32 = 2;
-/// A tenth of half a revolution at 7200 a minute.
+/// The latency of a request: a tenth of half a revolution at 7200 a minute.
 const LATENCY_NS: u64 = 417_000;
-/// A tenth of what drives of that speed take to settle, and from edge to edge.
+/// A tenth of the settling time of such drives, and of their seek from edge to edge.
 const SEEK_MIN_NS: u64 = 80_000;
 const SEEK_MAX_NS: u64 = 1_700_000;
-/// A tenth of the defaults.
+/// The expiry times: a tenth of the defaults.
 const READ_EXPIRE_MS: u64 = 50;
 const WRITE_EXPIRE_MS: u64 = 500;
 
@@ -146,8 +146,8 @@ impl Reading {
     }
 }
 
-/// Reads or writes of a run: how many a second, and how long from submission to end, ns. Not a
-/// number where none ended.
+/// The reads or the writes of a run: their rate, and their time from submission to end, ns. Not a
+/// number if none ended.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     iops: f64,
@@ -170,7 +170,7 @@ impl Measured {
     }
 }
 
-/// One run: what every experiment has, and reads and writes.
+/// One run: the figures of every experiment, and reads and writes.
 struct Sample {
     all: measure::Sample,
     groups: [Measured; 2],
@@ -326,7 +326,7 @@ fn remarks(rows: &[Row], options: &Options) -> Vec<String> {
     remarks
 }
 
-/// The way the longest read of all runs beside writers compares with the expiry.
+/// A sentence that compares the longest read beside writers, of all runs, with the expiry.
 fn longest_read(row: &Row) -> Option<String> {
     row.median("write_p99_ns").filter(|_| row.variant == "ours")?;
     let longest = row.values("read_max_ns")?.iter().copied().fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! Rows: the figures of one variant in one place, and what tables show of them.
+//! Rows: the figures of one variant in one case, and their forms in tables.
 //!
 //! Invariant: a measured key has one value for each run, in the order of the runs.
 
@@ -14,11 +14,11 @@ pub struct Row {
     pub device: &'static str,
     /// `before`, `mailed`, `ours` or `none`.
     pub variant: &'static str,
-    /// The difference to the variant's own row, if it is another.
+    /// The difference from the variant's usual row, if there is one.
     pub note: Option<String>,
     /// Threads that submitted.
     pub threads: u32,
-    /// Further values that tell the row apart, by key.
+    /// Further values that identify the row, by key.
     pub labels: Vec<(&'static str, Value)>,
     /// Measured values by key: one for each run.
     pub measured: Vec<(&'static str, Vec<f64>)>,
@@ -114,7 +114,8 @@ impl<'a> Compared<'a> {
         })
     }
 
-    /// The part by which the median of `key` is above that of the base, which has none itself.
+    /// The relative difference of the median of `key` from that of the base; `None` for the base
+    /// itself.
     pub(crate) fn change(&self, key: &str, unit: Unit) -> Option<String> {
         gain(self.row, self.other(), key).map(|part| unit.change(part))
     }
@@ -125,12 +126,12 @@ impl<'a> Compared<'a> {
     }
 }
 
-/// The part by which the median of `key` in `row` is above that in `base`.
+/// The relative difference of the median of `key` in `row` from that in `base`.
 pub(crate) fn gain(row: &Row, base: Option<&Row>, key: &str) -> Option<f64> {
     Some(row.median(key)? / base?.median(key)? - 1.0)
 }
 
-/// Least, median and greatest; `None` of nothing, or if a value is missing.
+/// The least, the median and the greatest value; `None` without values, or if a value is missing.
 pub(crate) fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
     if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
         return None;

@@ -7,7 +7,8 @@ use drystone_bench::Stop;
 use crate::{Options, Progress};
 
 impl Options {
-    /// The runs of a point: all of them, or fewer, but one at least, when it must end early.
+    /// The runs of a point: all of them, or fewer, but at least one, if the experiment must end
+    /// early.
     pub(crate) fn turns(&self) -> impl Iterator<Item = u32> + use<> {
         let stop = self.stop.clone();
         (0..self.runs).take_while(move |run| *run == 0 || !stop.is_asked())
@@ -27,8 +28,8 @@ impl Steps {
         Steps { stop: options.stop.clone(), all, begun: 0, start: Instant::now() }
     }
 
-    /// Says which point comes, and how long it and those after it take if they take as long as
-    /// those before. False: it must end early, with what it has; one point it has at least.
+    /// Announces the next point, and the remaining time, estimated from the points before. False if
+    /// the experiment must end early, with its results so far; it has at least one point.
     pub(crate) fn next(&mut self, point: &str, say: Progress<'_>) -> bool {
         if self.begun > 0 && self.stop.is_asked() {
             return false;

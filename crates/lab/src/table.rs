@@ -1,15 +1,15 @@
 //! Tables for people: units, columns, and the lines that fill them.
 //!
-//! [`Columns`] takes a column's title beside the way to its cell, so that the two cannot come
-//! apart. Text, Markdown and HTML are ways to write the same [`Table`].
+//! [`Columns`] takes a column's title together with the function of its cells, so that the two
+//! always match. Text, Markdown and HTML are forms of the same [`Table`].
 //!
 //! Invariants:
 //! * A line has as many cells as the head.
-//! * A figure that is not known is a dash.
+//! * An unknown figure is a dash.
 
 use std::fmt::Write;
 
-/// The cell of a figure that is not known.
+/// The cell of an unknown figure.
 const UNKNOWN: &str = "-";
 
 /// The way to write a figure: its factor, its decimals, and its unit's sign.
@@ -34,7 +34,7 @@ pub(crate) const MILLIONS: Unit = Unit { factor: 1e-6, decimals: 2, sign: "M" };
 pub(crate) const MILLISECONDS: Unit = Unit { factor: 1e-6, decimals: 1, sign: " ms" };
 /// Nanoseconds.
 pub(crate) const NANOSECONDS: Unit = Unit { factor: 1.0, decimals: 1, sign: " ns" };
-/// Seconds, written as milliseconds without a sign: the title says so.
+/// Seconds, written as milliseconds without the unit's sign, which the title has.
 pub(crate) const BARE_MILLISECONDS: Unit = Unit { factor: 1e3, decimals: 2, sign: "" };
 
 impl Unit {
@@ -117,7 +117,7 @@ impl<L> Columns<L> {
         self.figure(title, |line| Some(cell(line)))
     }
 
-    /// Adds a column of figures, of which some may not be known.
+    /// Adds a column of figures; some may be unknown.
     pub(crate) fn figure(
         mut self,
         title: impl Into<String>,

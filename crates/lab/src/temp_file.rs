@@ -1,5 +1,5 @@
-//! Files of experiments. They have no name: nobody can put another one in their place, and nothing
-//! of them is left, however this process ends.
+//! Files of experiments. They have no name, so nobody can replace them, and nothing of them
+//! remains, however this process ends.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 
-/// A file that goes with this.
+/// A file that vanishes when this is dropped.
 pub(crate) struct TempFile(File);
 
 impl TempFile {
-    /// In memory, so that no disk is measured: of so many bytes, whole MiB.
+    /// A file in memory, so that no disk is measured, of so many bytes, whole MiB.
     ///
     /// # Errors
     /// When it cannot be made or written.
@@ -23,8 +23,8 @@ impl TempFile {
         Ok(TempFile(made().context("cannot make a file in memory")?))
     }
 
-    /// On whatever disk temporary files are: of so many bytes, whole MiB. They are data: what was
-    /// never written is read without a disk.
+    /// A file on the disk of temporary files, of so many bytes, whole MiB. All of it is written,
+    /// because a hole is read without a disk.
     ///
     /// # Errors
     /// When it cannot be made or written.
@@ -54,13 +54,13 @@ fn fill(mut file: File, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-/// Made without a name; not every file system can.
+/// Makes a file without a name, which not every file system supports.
 fn unnamed(folder: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     Ok(File::from(rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
-/// Made in a new folder that no other user may enter, and unlinked at once.
+/// Makes a file in a new folder that no other user may enter, and unlinks it at once.
 fn unlinked(folder: &Path) -> io::Result<File> {
     let own = own_folder(folder)?;
     let path = own.join("file");
@@ -74,7 +74,7 @@ fn unlinked(folder: &Path) -> io::Result<File> {
 /// # Errors
 /// When it cannot be made.
 pub(crate) fn own_folder(folder: &Path) -> io::Result<PathBuf> {
-    /// So many names are tried.
+    /// The most names to try.
     const NAMES: u32 = 10_000;
     let process = std::process::id();
     for number in 0..NAMES {

@@ -37,7 +37,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// A run of so long, or longer, has dd read all of the mail's file; a shorter one as much less.
+/// The runtime from which on dd reads the mail's whole file; a shorter run reads a proportional
+/// part.
 const DD_RUNTIME_NS: u64 = 2_000_000_000;
 
 fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {

@@ -1,5 +1,5 @@
-//! One run of one scene with one variant: what it gives, and then, in a pass of its own because
-//! that takes two clock readings for each lock, for how long locks are held.
+//! One run of one scene with one variant. A second pass measures how long locks are held, because
+//! that takes two clock readings for each lock.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +17,7 @@ use super::scene::{BLOCK_BYTES, Opened, Scene};
 use crate::measure::{on_opened, process_cpu_ns, sampled, stretch, warmup_ns};
 use drystone_bench::{Crew, Pattern, Work, failure};
 
-/// Of dd's I/Os so many are made before anything is counted: one in this.
+/// The divisor of dd's I/Os that gives its warm-up.
 const DD_WARM_UP: u64 = 16;
 
 /// Figures of a run.
@@ -40,8 +40,8 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// The classes of the data path that were used. The control plane's are those of reading these
-    /// very figures, and a helper without work waits for no lock.
+    /// The classes of the data path that were used. The control plane's locks are taken to read
+    /// these very figures, and a helper without work waits for no lock.
     pub(super) fn classes(&self) -> Vec<(LockClass, u64, f64)> {
         let others = [LockClass::Control, LockClass::ContextSet, LockClass::PlainIdle];
         let used = self.locks.used().filter(|(class, _)| !others.contains(class));

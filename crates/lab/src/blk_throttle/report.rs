@@ -32,7 +32,7 @@ impl Measured {
         range(&self.samples[variant], of).map(|(_, median, _)| median)
     }
 
-    /// ns of processor time an I/O more than without a throttle.
+    /// The additional processor time of an I/O compared with no throttle, ns.
     fn to_none(&self, variant: usize) -> Option<f64> {
         let cpu = |variant| self.median(variant, |sample| sample.cpu_ns_per_io);
         Some(cpu(variant)? - cpu(NONE)?)
@@ -187,7 +187,7 @@ fn lock_lines(measured: &Measured, variant: usize) -> Vec<LockLine> {
     if lines.is_empty() { vec![line("no lock", 0.0, 0.0)] } else { lines }
 }
 
-/// The locks and the processor time that each variant takes of a bio, against none.
+/// The locks and the processor time of a bio in each variant, compared with none.
 pub(super) fn claims(all: &[Measured]) -> (String, Table) {
     let locks = |variant: usize| {
         move |it: &&Measured| it.locks_per_io(variant).map(|locks| Unit::number(6).text(locks))
@@ -243,7 +243,7 @@ pub(super) fn remarks(all: &[Measured], options: &Options) -> Vec<String> {
     remarks
 }
 
-/// The claim on ours, of the scenes where a rule applies or does not.
+/// The claim about ours, for the scenes where a rule applies or does not.
 fn ours(all: &[Measured], applies: bool, what: &str) -> Option<String> {
     let on_null = all.iter().filter(|it| !it.scene.on_file && it.scene.rules.apply() == applies);
     let locks =
@@ -257,7 +257,7 @@ fn ours(all: &[Measured], applies: bool, what: &str) -> Option<String> {
     ))
 }
 
-/// Many groups against one, of ours.
+/// The claim about many groups against one, of ours.
 fn many(all: &[Measured]) -> Option<String> {
     let cpu = |rules: Rules, threads: u32| {
         let same = |it: &&Measured| {

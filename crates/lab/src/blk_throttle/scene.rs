@@ -13,9 +13,10 @@ use drystone_throttle::{Change, Setting};
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// Bytes that the mail's dd reads.
 pub(super) const DD_BYTES: u64 = 1 << 30;
-/// I/Os in flight of a thread of the scaled load.
+/// I/Os in flight of each thread of the scaled load.
 pub(super) const DEPTH: usize = 32;
-/// Groups with rules of which [`ACTIVE`] have I/O, and their threads' depth, so that each has.
+/// The number of groups with rules; [`ACTIVE`] of them have I/O. [`ACTIVE`] is also the depth of a
+/// thread, so that each of these groups has one I/O in flight.
 pub(super) const MANY: usize = 10_000;
 pub(super) const ACTIVE: usize = 100;
 
@@ -71,7 +72,8 @@ impl Rules {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene {
     pub(super) name: &'static str,
-    /// The mail's load, one stream of depth 1 that reads all there is; else threads at random.
+    /// True for the mail's load, one stream of depth 1 that reads the whole device; otherwise
+    /// threads read at random.
     pub(super) is_dd: bool,
     pub(super) on_file: bool,
     pub(super) rules: Rules,
@@ -87,7 +89,7 @@ pub(super) struct Opened {
     pub(super) groups: Vec<u32>,
 }
 
-/// The mail's load, on what it was and where the cost shows.
+/// The mail's load, on the mail's kind of device and on one that shows the cost.
 pub(super) fn dd() -> Vec<Scene> {
     let scene =
         |name, on_file, rules| Scene { name, is_dd: true, on_file, rules, depth: 1, threads: 1 };
@@ -114,7 +116,7 @@ pub(super) fn scaled(threads: u32) -> Vec<Scene> {
 }
 
 impl Scene {
-    /// The device; `bytes` are its size, and `file` is what one may stand on.
+    /// The device of `bytes` bytes; `file` is the file for a device that needs one.
     pub(super) fn spec(&self, file: &Path, bytes: u64) -> anyhow::Result<DeviceSpec> {
         let text = match self.on_file {
             true => {
@@ -152,7 +154,7 @@ impl Scene {
     pub(super) fn groups_of(&self, number: u32, groups: &[u32]) -> Vec<u32> {
         match self.rules {
             Rules::Each => vec![groups[number as usize]],
-            // Far from one another.
+            // These groups are far apart.
             Rules::Many => groups.iter().copied().step_by(MANY / ACTIVE).collect(),
             _ => groups.to_vec(),
         }

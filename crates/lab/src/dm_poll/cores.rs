@@ -1,13 +1,13 @@
-//! Which cores submit and which one is the device's.
+//! The division of cores between submitters and the device.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The cores of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Cores {
-    /// Those of the threads that submit.
+    /// The cores of the threads that submit.
     pub(super) submit: Vec<u32>,
-    /// That of the device and of the watcher; one of the others if there is only one.
+    /// The core of the device and of the watcher; also a submitter's if there is only one core.
     pub(super) device: u32,
 }
 
@@ -27,7 +27,7 @@ impl Cores {
         Cores { submit: all, device }
     }
 
-    /// Where there are two cores: both for submitters, whose I/O is polled and needs no device's.
+    /// With two cores: both for submitters, because polled I/O needs no core for the device.
     pub(super) fn with_the_device(&self) -> Option<Self> {
         let alone = self.submit.len() == 1 && self.submit[0] != self.device;
         alone.then(|| Cores { submit: vec![self.submit[0], self.device], device: self.device })
@@ -55,7 +55,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Where it cannot go back it stays: only the speed of what comes after is concerned.
+        // A failure only affects the speed of later work.
         let _ = sched_setaffinity(None, &self.0);
     }
 }

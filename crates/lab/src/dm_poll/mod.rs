@@ -2,15 +2,14 @@
 //! whose tables compare interrupts with polling on volumes over three disks: +32 %, +16 %, +32 % on
 //! linear, +34 % on a stripe, and -20 % against +13 % where busy queues are waited for or skipped.
 //!
-//! The disks are null devices whose time another thread keeps, on a core of its own: with
-//! interrupts it wakes the submitter, if that sleeps, and nothing else is added; what that costs is
-//! measured and printed. Polled requests wait for no thread. Each variant is a way to wait, on the
-//! same stack: *before* sleeps, *mailed* polls all the while by the cookies' ways, *ours* is
-//! adaptive.
+//! The disks are null devices whose time another thread keeps, on a core of its own. With
+//! interrupts it wakes the submitter, if that sleeps, and adds no other cost; the cost of a wake-up
+//! is measured and printed. Polled requests need no thread. Each variant is a way to wait, on the
+//! same stack: *before* sleeps, *mailed* always polls, by the cookies' paths, *ours* is adaptive.
 //!
 //! The mail's load has 128 I/Os in flight, each of which interrupted its processor. Here 128 I/Os
-//! keep a thread awake, so that there is nothing to wake; they are measured, and so is one in
-//! flight, where every completion finds its submitter asleep, and by which targets are judged.
+//! keep a thread awake, so no wake-up occurs. They are measured, and so is one I/O in flight, where
+//! every completion finds its submitter asleep; this case decides whether targets are met.
 
 mod cores;
 mod model;
@@ -104,11 +103,11 @@ fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     })
 }
 
-/// Everything that is measured: the mail's tables at each latency, then waiting for busy queues,
-/// then files; and all of it again at the mail's depth.
+/// All scenes: the mail's tables at each latency, then waits for busy queues, then files; and all
+/// of them again at the mail's depth.
 fn scenes(most: u32, cores: &Cores) -> Vec<Scene> {
     let pollers = POLLERS.min(most);
-    // With a core each if there are enough; two at the least, since one is another table.
+    // A core for each if there are enough; at least two, since one poller is another table.
     let pinned = (cores.submit.len() as u32).clamp(2, POLLERS).min(most);
     let latencies = std::iter::once(JUDGED_US).chain(OTHERS_US);
     let mut scenes: Vec<Scene> =

@@ -16,7 +16,7 @@ use super::scene::{MEMBERS, Scene, VOLUME};
 use crate::measure::{stretch, warmup_ns};
 use drystone_bench::{Counts, Pattern, Shared, Work, machine, phase};
 
-/// As fio by itself.
+/// The batch size of fio by default.
 pub(super) const BATCH: usize = 1;
 
 /// Counts of one poll queue, or their differences.
@@ -70,7 +70,7 @@ pub(super) struct Sample {
     pub(super) contention: f64,
     /// By member and queue.
     pub(super) polls: Vec<(String, Polls)>,
-    /// The way that most looks by cookies went, if there were any.
+    /// The path of most polls by cookies, if there were any.
     pub(super) path: &'static str,
 }
 

@@ -21,12 +21,12 @@ impl Measured {
         median(&self.samples[variant], |sample| sample.iops)
     }
 
-    /// IOPS more than with interrupts, as a part.
+    /// The relative gain in IOPS over interrupts.
     fn gain(&self, variant: usize) -> Option<f64> {
         Some(self.iops(variant)? / self.iops(0)? - 1.0)
     }
 
-    /// The difference of a row to its table's where it is judged.
+    /// The difference of the row from the judged row of its table.
     fn note(&self) -> Option<String> {
         let scene = &self.scene;
         let waits = (scene.skip_busy() == Some(false)).then(|| "busy queues waited for".to_owned());
@@ -36,7 +36,7 @@ impl Measured {
         (!notes.is_empty()).then(|| notes.join(", "))
     }
 
-    /// A scene by which targets are judged, or its like at the mail's depth.
+    /// True for a scene by which targets are judged, or its counterpart at the mail's depth.
     fn is_judged(&self, name: &str, skips: bool, depth: usize) -> bool {
         let scene = &self.scene;
         scene.name == name
@@ -89,7 +89,7 @@ pub(super) fn rows(measured: &Measured) -> Vec<Row> {
     .collect()
 }
 
-/// The way of polling: that of the cookies, or the context's own where it decides itself.
+/// The path of polling: by cookies, or the context's own if it decides itself.
 fn path(variant: &str, samples: &[Sample]) -> &'static str {
     let polled = samples.iter().any(|s| s.polls.iter().any(|(_, polls)| polls.invoked > 0));
     match (variant, samples.last()) {
@@ -228,7 +228,7 @@ fn ways(measured: &Measured) -> Option<String> {
     ))
 }
 
-/// The mail's depth: why there is nothing to gain.
+/// The sentence on the mail's depth, where no gain is possible.
 fn deep(all: &[Measured]) -> Option<String> {
     let deep = all.iter().find(|measured| measured.is_judged(ONE, true, MAIL_DEPTH))?;
     let wakes = median(&deep.samples[0], |sample| sample.wakes_per_io)?;

@@ -31,7 +31,7 @@ pub(super) struct Scene {
     pub(super) bytes: u64,
     pub(super) depth: usize,
     pub(super) threads: u32,
-    /// The mail's gain of polling over interrupts, as a part.
+    /// The mail's relative gain of polling over interrupts.
     pub(super) mail: Option<f64>,
 }
 
@@ -48,8 +48,8 @@ pub(super) const FILES: &str = "linear on files";
 pub(super) const MAIL_DEPTH: usize = 128;
 pub(super) const DEPTH: usize = 1;
 
-/// The mail's four tables at a latency, with `pollers` where it had three and `pinned` with a queue
-/// each.
+/// The mail's four tables at a latency: with `pollers` where the mail had three, and `pinned` ones
+/// that have a queue each.
 pub(super) fn tables(latency_us: u32, pollers: u32, pinned: u32) -> [Scene; 4] {
     let scene = |name, striped, threads, poll_queues, mail| Scene {
         name,
@@ -68,7 +68,7 @@ pub(super) fn tables(latency_us: u32, pollers: u32, pinned: u32) -> [Scene; 4] {
     ]
 }
 
-/// The mail's fifth: several pollers of one queue, which is waited for where it is busy.
+/// The mail's fifth table: several pollers of one queue, which wait while it is busy.
 pub(super) fn waiting(latency_us: u32, pollers: u32) -> Scene {
     let members = Members::Null { latency_us, poll_queues: 1, skip_busy: false };
     let [_, mut scene, ..] = tables(latency_us, pollers, 1);

@@ -16,10 +16,10 @@ use crate::row::spread;
 
 /// The wake-ups of a measurement.
 const WAKES: usize = 2000;
-/// From one time to the next: long enough to fall asleep.
+/// The time between two wake-ups: long enough to fall asleep.
 const PAUSE: Duration = Duration::from_micros(60);
 
-/// A wake-up's cost, ns, medians.
+/// The cost of a wake-up, ns: medians.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
     /// From the call until the sleeper goes on.

@@ -28,7 +28,7 @@ fn greatest(rows: &[&Row]) -> f64 {
     values.map(|(_, _, most)| most).fold(1.0, f64::max)
 }
 
-/// An axis to `most`: its greatest value, a round one, and the steps to it.
+/// An axis to `most`: its greatest value, a round number, and the step.
 fn axis(most: f64) -> (f64, f64) {
     let step = 10f64.powf(most.log10().floor());
     let step = [0.2, 0.5, 1.0, 2.0].map(|part| part * step);
@@ -163,7 +163,8 @@ pub fn lines(rows: &[&Row], names: &[String], threads: &[u32]) -> String {
     })
 }
 
-/// Rates over time: what was given as a line, what was asked dashed, in the same colour.
+/// Rates over time: the achieved rate as a solid line, the requested one dashed, in the same
+/// colour.
 pub fn over_time(plot: &Plot) -> String {
     let points = || plot.curves.iter().flat_map(|curve| curve.asked.iter().chain(&curve.given));
     let most = points().map(|(_, rate)| *rate).fold(0.0, f64::max);

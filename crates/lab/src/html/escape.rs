@@ -1,6 +1,6 @@
 //! Text within HTML.
 
-/// `text` with the characters escaped that HTML gives a meaning.
+/// `text` with the special characters of HTML escaped.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

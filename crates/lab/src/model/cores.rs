@@ -1,16 +1,17 @@
-//! The machine of the simulation: cores, threads on them, and when what ends.
+//! The machine of the simulation: cores, threads on them, and the events at which operations end.
 //!
-//! A thread that has a core does one operation after the other; when one ends, a simulation says
-//! what comes next (its `N`). Threads without a core wait in one queue, first come first served,
-//! but a core prefers those it had last; a thread whose slice is over while others wait goes to its
-//! end. A core that is not had all the time goes away, for others' work, and comes back.
+//! A thread that has a core does one operation after the other; when one ends, a simulation decides
+//! the next (its `N`). Threads without a core wait in one queue, first come first served, but a
+//! core prefers its recent threads. A thread whose slice ends while others wait goes to the end of
+//! the queue. A core with a share below 1 goes away for other work, and comes back.
 //!
 //! Invariants:
 //! * A thread is on one core, ready (in the queue), or asleep. Only one that is ready or on a core
 //!   has an operation.
-//! * An event counts only if its number is that of its thread's or core's last; so whatever is
-//!   cut short needs no search.
-//! * Equal times go in the order in which they were made: the same inputs give the same run.
+//! * An event counts only if its number is the latest of its thread or core. So an interrupted
+//!   operation needs no search for its event.
+//! * Events of equal times are handled in the order of their creation: the same inputs give the
+//!   same run.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -40,7 +41,7 @@ enum ThreadState {
 struct Thread<N> {
     state: ThreadState,
     last_core: usize,
-    /// Its operation, if it has one: until when (on a core), or how much is left.
+    /// Its operation, if it has one: the end time (on a core), or the remaining time.
     operation: Option<(Ps, N)>,
     number: u64,
 }
@@ -58,11 +59,11 @@ impl Core {
     }
 }
 
-/// Chance that a seed repeats: xorshift.
+/// A generator of random numbers with a seed: xorshift.
 pub struct Random(u64);
 
 impl Random {
-    /// Evenly from 0 to 1.
+    /// A number from 0 to 1, uniformly distributed.
     pub fn share(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -70,7 +71,7 @@ impl Random {
         (self.0 >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// About as long: evenly up to `share` shorter or longer.
+    /// A time around `mean`, uniformly up to `share` shorter or longer.
     pub fn stray(&mut self, mean: Ps, share: f64) -> Ps {
         let part = self.share() * 2.0 - 1.0;
         (mean as f64 * (1.0 + share * part)).round() as Ps
@@ -136,7 +137,7 @@ impl<N: Copy> Cores<N> {
         matches!(self.threads[thread].state, ThreadState::OnCore(_))
     }
 
-    /// True if anybody can ever go on by itself.
+    /// True if any thread can still go on.
     pub fn is_alive(&self) -> bool {
         !self.events.is_empty()
     }
@@ -179,26 +180,26 @@ impl<N: Copy> Cores<N> {
         }
     }
 
-    /// `thread` has nothing to do but to wait on its core.
+    /// Makes `thread` wait on its core without an operation.
     pub fn idle(&mut self, thread: usize) {
         self.threads[thread].operation = None;
         self.threads[thread].number += 1;
     }
 
-    /// `thread` leaves its core and sleeps.
+    /// Makes `thread` leave its core and sleep.
     pub fn sleep(&mut self, thread: usize) {
         self.sleeps += 1;
         self.idle(thread);
         self.leave(thread, ThreadState::Asleep);
     }
 
-    /// `thread`, asleep, does `next` once it is awake and has a core.
+    /// Wakes `thread`, which does `next` once it has a core.
     pub fn wake(&mut self, thread: usize, next: N) {
         self.threads[thread].operation = Some((0, next));
         self.push(self.now + self.costs.latency_ps, Event::Ready(thread), 0);
     }
 
-    /// `thread` offers its core and then does `next`. False if nobody wants it.
+    /// Makes `thread` offer its core and then do `next`. False if no thread waits for a core.
     pub fn offer(&mut self, thread: usize, next: N) -> bool {
         if self.queue.is_empty() {
             return false;

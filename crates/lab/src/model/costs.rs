@@ -1,8 +1,8 @@
-//! Costs of the machine, measured in the run: a cache line between two cores, spinning, offering
-//! a core, going from one thread to another, waking a sleeper, and the length of a slice.
+//! Costs of the machine, measured in the run: the transfer of a cache line between two cores, a
+//! spin, a yield, a thread switch, a wake-up, and the length of a slice.
 //!
-//! Each is the median of many short stretches, because a stretch in which a thread lost its core
-//! says nothing. Nothing here waits longer than its deadline.
+//! Each is the median of many short series, because a series in which a thread lost its core is
+//! useless. No measurement waits longer than its deadline.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -18,14 +18,14 @@ use rustix::thread::CpuSet;
 use super::design::{Costs, Ps};
 use crate::row::spread;
 
-/// Of the line: so many rounds are timed together. Short, so that most stretches are undisturbed;
-/// long beside a reading of the clock.
+/// The rounds of a line's transfer that are timed together. They are few, so that most series are
+/// undisturbed, and take long beside a reading of the clock.
 const STRETCH: u32 = 50;
 
 /// The first two cores that may be used.
 ///
 /// # Errors
-/// When there are not two: no line moves between fewer.
+/// When fewer than two cores may be used.
 pub fn two_cores() -> anyhow::Result<[usize; 2]> {
     let set = rustix::thread::sched_getaffinity(None).context("cannot read the cores to use")?;
     let mut cores = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
@@ -60,8 +60,8 @@ pub fn measure(each: Duration) -> anyhow::Result<Costs> {
     let (way, wake) = wake_ns(cores, each)?;
     Ok(Costs {
         line_ps: ps(line_ns(cores, each)?),
-        // As often as `Lock::spin` does between two tries, and as a futex and a context that
-        // busy-polls do before they go to the kernel.
+        // The same number of pauses as in `Lock::spin` between two tries, and as in a futex and a
+        // context that busy-polls before they enter the kernel.
         rest_ps: ps(16.0 * pause),
         spin_ps: ps(100.0 * pause),
         yield_ps: ps(median(each, || stretch(100, thread::yield_now))?),
@@ -76,7 +76,7 @@ pub fn ps(ns: f64) -> Ps {
     (ns.max(0.0) * 1000.0).round() as Ps
 }
 
-/// ns that a hold seems to take in which nothing is done: the cost of measuring one.
+/// The measured time of an empty hold, ns: the cost of a measurement.
 pub fn empty_hold_ns() -> f64 {
     let registry = LockRegistry::new(SystemClock::new());
     registry.time_holds(true);
@@ -91,14 +91,14 @@ pub fn empty_hold_ns() -> f64 {
     spread(&all).map_or(0.0, |(_, median, _)| median)
 }
 
-/// ns of one of `count` times `what`.
+/// Calls `what` `count` times. Returns the time of one call, ns.
 fn stretch(count: u32, mut what: impl FnMut()) -> f64 {
     let begin = Instant::now();
     (0..count).for_each(|_| what());
     begin.elapsed().as_nanos() as f64 / f64::from(count)
 }
 
-/// The median of what `one` gives until the time is over, and of one at least.
+/// The median of the results of `one`, called until the time is over, at least once.
 fn median(each: Duration, mut one: impl FnMut() -> f64) -> anyhow::Result<f64> {
     let end = Instant::now() + each;
     let mut found = vec![one()];
@@ -146,10 +146,11 @@ where
     })
 }
 
-/// ns for a line to come from the other core: two threads that answer each other on it.
+/// The time of a line's transfer from the other core, ns: two threads answer each other on the
+/// line.
 fn line_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<f64> {
     let line = CachePadded::new(AtomicU64::new(0));
-    // Not even looking at `done` but every now and then: nothing else must be in the way.
+    // It reads `done` only now and then, so that nothing disturbs the measurement.
     let await_parity = |parity: u64, done: &AtomicBool| {
         let mut looks = 0u32;
         loop {
@@ -179,7 +180,7 @@ fn line_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// ns from one thread to the next on a core: two that only offer it to each other.
+/// The time of a thread switch on a core, ns: two threads yield to each other.
 fn switch_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
     let own = |_: &AtomicBool, _: &Thread| median(each, || stretch(100, thread::yield_now));
     beside([core, core], own, |done| {
@@ -187,11 +188,12 @@ fn switch_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
             thread::yield_now();
         }
     })
-    // Between two of its own yields stands one of the other's.
+    // Between two of its own yields the other thread yields once.
     .map(|both| both / 2.0)
 }
 
-/// ns from the call that wakes a sleeper on another core until it runs, and of the call itself.
+/// The time from the call that wakes a sleeper on another core until it runs, and the time of the
+/// call itself, ns.
 fn wake_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<(f64, f64)> {
     let (ball, waker) = (AtomicU64::new(0), std::sync::OnceLock::<Thread>::new());
     let own = |_: &AtomicBool, other: &Thread| {
@@ -223,8 +225,8 @@ fn wake_ns(cores: [usize; 2], each: Duration) -> anyhow::Result<(f64, f64)> {
     })
 }
 
-/// ns that a thread keeps a core which another wants: its processor time over the times it was
-/// put off. If it never was, all of the time: it is at least that.
+/// The time that a thread keeps a core which another wants, ns: its processor time over its number
+/// of preemptions. Without a preemption it is the whole time, as a lower bound.
 fn slice_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
     let each = each.max(Duration::from_millis(50));
     let own = |_: &AtomicBool, _: &Thread| {
@@ -234,7 +236,7 @@ fn slice_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
         }
         let times = put_off()? - before;
         ensure!(times <= 1 << 32, "the kernel counts backwards");
-        // Half of the time is the other's.
+        // The other thread has half of the time.
         Ok(each.as_nanos() as f64 / 2.0 / times.max(1) as f64)
     };
     beside([core, core], own, |done| {
@@ -244,7 +246,7 @@ fn slice_ns(core: usize, each: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// The number of times that the calling thread was put off its core (`proc_pid_status(5)`).
+/// The number of preemptions of the calling thread (`proc_pid_status(5)`).
 fn put_off() -> anyhow::Result<u64> {
     let path = "/proc/thread-self/status";
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;

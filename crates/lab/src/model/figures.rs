@@ -1,4 +1,4 @@
-//! The figures of a design: the mean of some simulations with seeds of their own.
+//! The figures of a design: the mean of several simulations with different seeds.
 
 use super::design::{Costs, Design, Figures, Ps, Setting};
 use super::sim::simulate;
@@ -13,8 +13,8 @@ pub(super) struct ModelledMachine {
     pub(super) had: f64,
 }
 
-/// The figures of a design: simulated for some turns of all threads where they share cores, and
-/// for longer until they have ended some batches on average; but no longer than `longest`.
+/// The figures of a design. The simulated time covers several turns of all threads if they share
+/// cores. It is extended until they have ended some batches on average, but not beyond `longest`.
 pub(super) fn figures(design: &Design, costs: &Costs, on: ModelledMachine, longest: Ps) -> Figures {
     const BATCHES: u64 = 50;
     let ModelledMachine { cores, threads, had } = on;
@@ -27,7 +27,7 @@ pub(super) fn figures(design: &Design, costs: &Costs, on: ModelledMachine, longe
             (SEED..SEED + SEEDS).map(|seed| run(design, costs, on, time_ps, seed)).collect();
         let done: u64 = all.iter().map(|found| found.done).sum();
         let enough = done >= SEEDS * BATCHES * LOAD.batch as u64 * u64::from(threads);
-        // On a busy machine a short time may pass without an end that counts, which is no figure.
+        // On a busy machine a short time may pass without an ended I/O, which gives no figure.
         let counted = all.iter().any(|found| found.iops > 0.0);
         let most = if counted { longest } else { longest.saturating_mul(64) };
         if enough || time_ps * 2 > most {
@@ -48,12 +48,12 @@ fn run(design: &Design, costs: &Costs, on: ModelledMachine, time_ps: Ps, seed: u
     simulate(design, costs, &Setting { cores, threads, batch, time_ps, had, jitter: 0.5, seed })
 }
 
-/// The longest time that is simulated where nothing was measured.
+/// The longest simulated time for points without a measurement.
 pub(super) const LONGEST_PS: Ps = 200_000_000_000;
 
 /// The first of the seeds.
 pub(super) const SEED: u64 = 1;
 
-/// Each figure is the mean of so many runs with seeds of their own: a lock may fall into one gait
-/// or another, and stay in it.
+/// The number of runs, with different seeds, of which each figure is the mean: a lock may settle in
+/// one of several rhythms.
 const SEEDS: u64 = 4;

@@ -1,5 +1,5 @@
-//! A cache line of the simulations: it serves one core after the other, each for the cost of a
-//! transfer. A core that has it pays nothing.
+//! A cache line of the simulations: it serves one core after the other, each at the cost of a
+//! transfer. The core that has the line pays nothing.
 
 use super::design::Ps;
 

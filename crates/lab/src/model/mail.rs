@@ -1,10 +1,10 @@
 //! The pair of "block/mq-deadline: use separate insertion lists" (Bart Van Assche and Jens Axboe,
 //! linux-block, 23 January 2024), null_blk: 32 jobs on 16 cores of two hardware threads each.
 //!
-//! Two costs are fitted to the row *before*, from its two figures: how long a section holds the
-//! lock, and the time outside. Everything else is what this run measured here, or structure that
-//! was fixed beforehand: which sections there are, and which threads wait. The row *after* is
-//! computed from the same two costs, and compared.
+//! Two costs are fitted to the two figures of the row *before*: the hold time of a section, and the
+//! time outside. Everything else was measured here in this run, or is structure that was fixed
+//! beforehand: the sections, and the threads that wait. The row *after* is computed from the same
+//! two costs, and compared.
 
 use super::costs::ps;
 use super::design::{Act, Costs, Design, Figures, Loser, Section, Setting};
@@ -20,7 +20,7 @@ pub struct MailRow {
 pub const BEFORE: MailRow = MailRow { iops: 879e3, contention: 0.936 };
 pub const AFTER: MailRow = MailRow { iops: 2867e3, contention: 0.06 };
 
-/// Hardware threads are taken for cores.
+/// The mail's hardware threads, each of which counts as a core.
 pub const THREADS: usize = 32;
 const BATCH: u32 = 4;
 
@@ -31,20 +31,20 @@ const SECTIONS: f64 = 9.0;
 /// Lines that a section moves besides the lock's: counts and positions, heads of tree and FIFO.
 const LINES: u32 = 2;
 
-/// Of the time outside, what goes into running and ending an I/O; not known.
+/// The part of the time outside that runs and ends an I/O; unknown, so assumed.
 const RUN_SHARE: f64 = 0.5;
 
-/// Steps of the fit. It closes in by more than half with each.
+/// Steps of the fit. Each more than halves the distance.
 const STEPS: u32 = 16;
 
 /// The fitted costs, and the figures that the model then gives.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
-    /// A line costs what it does here; if not, its transfers are part of the hold.
+    /// True if a line costs as much as here; otherwise its transfers are part of the hold.
     pub own_lines: bool,
-    /// Of one section, ns.
+    /// The hold of one section, ns.
     pub hold_ns: f64,
-    /// Of one I/O, ns.
+    /// The time of one I/O outside the lock, ns.
     pub outside_ns: f64,
     pub before: Figures,
     pub after: Figures,
@@ -62,8 +62,8 @@ impl Fit {
     }
 }
 
-/// Fit the two costs to `row`, and compute the row after. Where lines as dear as here leave the
-/// holds no time, so that the row cannot be met, lines count as part of the hold.
+/// Fit the two costs to `row`, and compute the row after. If lines cost as much as here and this
+/// leaves no time for the holds, the row cannot be met; then lines count as part of the hold.
 pub fn fit(costs: &Costs, row: &MailRow) -> Fit {
     let own_lines = fit_with(costs, row, true);
     if own_lines.is_met(row) {
@@ -77,7 +77,7 @@ fn fit_with(costs: &Costs, row: &MailRow, own_lines: bool) -> Fit {
     let serial_ns = 1e9 / row.iops;
     let sections = SECTIONS / f64::from(BATCH);
     let lines_ns = costs.line_ps as f64 / 1000.0 * f64::from(LINES + 1);
-    // A full lock: one I/O after the other, and the rest of each thread's time is its own.
+    // A saturated lock serves one I/O after the other; the rest of each thread's time is outside.
     let mut hold_ns = (serial_ns / sections - lines_ns).max(1.0);
     let own = |contention: f64, iops: f64| (1.0 - contention) * THREADS as f64 * 1e9 / iops;
     let mut outside_ns = (own(row.contention, row.iops) - serial_ns).max(1.0);
@@ -126,8 +126,8 @@ pub fn before(hold_ns: f64, outside_ns: f64) -> Design {
     design(outside_ns, sections)
 }
 
-/// Look-ups that give up, staging under a second lock, one dispatcher at a time, which inserts
-/// what is staged: the work of the insertion is part of the dispatches.
+/// Look-ups that give up, staging under a second lock, and one dispatcher at a time, which inserts
+/// the staged I/Os: the work of the insertion is part of the dispatches.
 pub fn after(hold_ns: f64, outside_ns: f64) -> Design {
     let dispatch = hold_ns * (1.0 + 1.0 / f64::from(BATCH));
     let sections = vec![
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// The fit finds costs that it does not know.
+    /// The fit finds the costs from which the row was computed.
     #[test]
     fn costs_are_found_again() {
         let truth = run(&before(200.0, 2000.0), &COSTS);

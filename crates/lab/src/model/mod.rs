@@ -1,17 +1,17 @@
-//! Models: what a design would do on cores that this machine has not. Every figure of a model is
-//! marked as modelled; what feeds and checks it is measured in the same run.
+//! Models: the behaviour of a design on more cores than this machine has. Every figure of a model
+//! is marked as modelled; its inputs and checks are measured in the same run.
 //!
-//! * `options`: how a model is run.
-//! * `costs`, `design`, `cores`, `line`, `outcome`: what all models have: the machine's costs, its
-//!   cores and cache lines as a simulation knows them, and the shape of what was found.
+//! * `options`: the parameters of a model.
+//! * `costs`, `design`, `cores`, `line`, `outcome`: the parts of all models: the machine's costs,
+//!   its cores and cache lines in a simulation, and the form of the findings.
 //!
-//! The others are of `mq-deadline`; the model of `dm-poll` is `dm_poll::model`.
+//! The other files belong to `mq-deadline`; the model of `dm-poll` is `dm_poll::model`.
 //!
-//! * `variants`: what is measured of each, and how it becomes the data of a design.
-//! * `studied`: a variant with everything that is measured and modelled of it.
+//! * `variants`: the measurements of each variant, and their conversion to a design.
+//! * `studied`: a variant with its measurements and its model.
 //! * `sim`, `figures`: the simulation, which takes all costs as values, and the mean of some runs.
 //! * `mail`: the mail's pair, fitted to its first row.
-//! * `verdict`, `page`: how far the model is off, and the page that says so.
+//! * `verdict`, `page`: the error of the model, and the page about it.
 
 pub(crate) mod cores;
 pub(crate) mod costs;
@@ -48,7 +48,7 @@ use crate::outcome::{Machine, threads_text};
 use crate::row::spread;
 use drystone_bench::machine;
 
-/// The models that there are, by the names of their experiments.
+/// The models, by the names of their experiments.
 pub const MODELS: [&str; 2] = [EXPERIMENT.name, dm_poll::EXPERIMENT.name];
 
 /// Run the model `name`; `say` gets a line about each step.
@@ -81,7 +81,7 @@ fn mq_deadline(options: &ModelOptions, say: Progress<'_>) -> anyhow::Result<Mode
         say(&threads_text(threads));
         check(&mut studied, &costs, threads, here.cores, options)?;
     }
-    // Everything about the model is fixed by now; only then it is held against the mail.
+    // The model is complete by now; only then it is compared with the mail.
     say("the mail's pair");
     let mail = mail::fit(&costs, &mail::BEFORE);
     for cores in &options.cores {
@@ -139,12 +139,12 @@ fn check(
         let values: Vec<f64> = samples.iter().map(of).collect();
         spread(&values).map_or(f64::NAN, |(_, median, _)| median)
     };
-    // Without a scheduler no thread waits or sleeps: the rest of its cores was not available.
+    // Without a scheduler no thread waits or sleeps, so time that it did not use was not available.
     let none = VARIANTS.iter().position(|variant| variant.name == "none");
     let used = none.map_or(1.0, |none| median(&samples[none], |sample| sample.cores_used));
     let had = (used / f64::from(threads).min(cores as f64)).min(1.0);
     for (one, samples) in studied.iter_mut().zip(samples) {
-        // A thread alone has what it had of one core.
+        // A single thread has its share of one core.
         let on = ModelledMachine { cores: threads.min(cores as u32), threads, had };
         let found = figures(&one.design, costs, on, options.runtime_ns * 1000);
         let measured = median(&samples, |sample| sample.iops);

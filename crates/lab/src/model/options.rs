@@ -1,4 +1,4 @@
-//! The parameters of a model, as a user says them.
+//! The parameters of a model, as a user gives them.
 
 /// The parameters of a model.
 #[derive(Clone, Debug)]
@@ -16,11 +16,11 @@ pub struct ModelOptions {
 /// The most cores that can be modelled.
 pub const CORES_MAX: u32 = 256;
 
-/// The numbers of cores that a text means: `1..128` are the powers of two from the first to the
-/// last and both of them, `2,24,96` are these.
+/// The numbers of cores in a text: `1..128` are the first, the last, and the powers of two between
+/// them; `2,24,96` are these three.
 ///
 /// # Errors
-/// A sentence, when it means none.
+/// A sentence, when the text gives no numbers.
 pub fn parse_cores(text: &str) -> Result<Vec<u32>, String> {
     let number = |part: &str| match part.trim().parse::<u32>() {
         Ok(number) if (1..=CORES_MAX).contains(&number) => Ok(number),

@@ -1,5 +1,5 @@
-//! The shapes of what a model found, the same for all models: every modelled figure has a `~`, in
-//! JSON its row says `"modelled": true`.
+//! The forms of a model's findings, the same for all models: every modelled figure has a `~`; in
+//! JSON its row has `"modelled": true`.
 
 use serde_json::{Map, Value, json};
 
@@ -71,7 +71,7 @@ impl ModelOutcome {
         text
     }
 
-    /// The outcome as one page that needs nothing else.
+    /// The outcome as one page without external files.
     pub fn html(&self) -> String {
         let heads = [format!("model of {}", self.name), self.about(), self.facts(), self.setting()];
         html::parts(&heads, &self.parts)

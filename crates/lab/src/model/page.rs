@@ -205,8 +205,9 @@ impl Page {
         ("The mail's pair, null_blk, 32 threads".to_owned(), table(&head, lines), remarks)
     }
 
-    /// The error bound of a variant's figure for so many cores: by its worst check, and beyond the
-    /// cores at hand also by the mail's row after, the only one of many cores.
+    /// The error bound of a variant's figure for so many cores. It is the error of the variant's
+    /// worst check. For more cores than the machine has, the mail's row after counts too, because
+    /// it is the only check on many cores.
     fn doubt(&self, one: &Studied, cores: u32) -> f64 {
         let own = worst(&one.checks()).map_or(0.0, |check| check.error().abs());
         if u64::from(cores) > self.machine.cores { own.max(self.mail.error().abs()) } else { own }

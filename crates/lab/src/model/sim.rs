@@ -1,5 +1,4 @@
-//! The simulation: what threads do with locks and with one another's I/Os, by the rules of a
-//! [`Design`].
+//! The simulation of threads, locks and handed-over I/Os, by the rules of a [`Design`].
 //!
 //! ```text
 //!  outside -> sections: line -> taken? hold : lose -> run what was taken -> all ended? next batch
@@ -9,9 +8,9 @@
 //! Invariants:
 //! * An I/O is kept, taken by one thread, or ended; `open` of its owner counts it until it has
 //!   ended.
-//! * A lock has at most one holder, which is on a core, or ready: nobody sleeps with a lock.
-//! * A line serves one core after the other, each for the cost of a transfer: cores that all want
-//!   it wait for one another. A core that has a line pays nothing.
+//! * A lock has at most one holder, which is on a core or ready: no thread sleeps with a lock.
+//! * A line serves one core after the other, each at the cost of a transfer, so cores that want the
+//!   same line wait for one another. The core that has the line pays nothing.
 
 use std::collections::VecDeque;
 
@@ -19,33 +18,33 @@ use super::cores::Cores;
 use super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
 use super::line::Line;
 
-/// A waiting context offers its core so many times before it sleeps, as `core::sync` does.
+/// The number of times that a waiting context yields before it sleeps, as in `core::sync`.
 const YIELDS: u32 = 40;
 
 /// The next step of a thread after its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
-    /// On to the section.
+    /// It begins the section.
     Section,
-    /// The lock's line is here.
+    /// The lock's line has come, for a try.
     Try,
     /// The hold is over.
     Held,
-    /// The lock's line is here to let it go.
+    /// The lock's line has come, for the release.
     Release,
-    /// The sleeper that had to be woken after the lock was let go is awake.
+    /// The sleeper that the release had to wake is awake.
     Released,
     /// The moment of spinning before sleep is over.
     SpunOut,
-    /// Its I/Os lie where the holder looks.
+    /// Its I/Os are published for the holder.
     Published,
     /// I/Os that were taken have run.
     Ran,
     /// Owners are awake.
     Woke,
-    /// The moment of spinning for the own I/Os is over, and so many offers of the core.
+    /// The spin for the own I/Os is over, after so many yields.
     Polled(u32),
-    /// The last of the own I/Os is known to have ended.
+    /// It knows that its last own I/O has ended.
     Finish,
 }
 
@@ -59,8 +58,8 @@ struct Lock {
     queue: VecDeque<usize>,
     spinners: Vec<usize>,
     sleepers: VecDeque<usize>,
-    /// The holder has to wake a sleeper when it lets go. Threads that sleep or slept set this, as
-    /// in a futex.
+    /// True if the holder must wake a sleeper at the release. Threads that sleep or slept set this,
+    /// as in a futex.
     contended: bool,
 }
 
@@ -68,19 +67,19 @@ struct Lock {
 struct Thread {
     section: usize,
     times: u32,
-    /// Own I/Os that are not kept yet.
+    /// Own I/Os that are not inserted yet.
     brought: u32,
     /// Own I/Os that have not ended.
     open: u32,
     /// Owners of the I/Os that it took.
     taken: Vec<usize>,
-    /// When it first found a lock taken.
+    /// The time when it first found a lock taken.
     waits_since: Option<Ps>,
-    /// It has spun for this lock, or handed over, and does so no more.
+    /// True if it has already spun for this lock, or handed over.
     tried: bool,
-    /// It slept for this lock.
+    /// True if it slept for this lock.
     slept: bool,
-    /// Nothing is left to do but to wait for its own.
+    /// True if it only waits for its own I/Os.
     awaits: bool,
 }
 
@@ -90,7 +89,7 @@ struct Sim<'a> {
     setting: &'a Setting,
     cores: Cores<Next>,
     locks: Vec<Lock>,
-    /// Where batches are handed over.
+    /// The line by which batches are handed over.
     handed: Line,
     /// Owners of the I/Os that are kept.
     kept: VecDeque<usize>,
@@ -123,7 +122,7 @@ impl<'a> Sim<'a> {
             design,
             costs,
             setting,
-            // A batch ended before the first one.
+            // The first step ends an imaginary earlier batch.
             cores: Cores::new(setting, *costs, Next::Finish),
             locks: vec![Lock::default(); design.locks()],
             handed: Line::default(),
@@ -170,7 +169,7 @@ impl<'a> Sim<'a> {
         self.design.sections.get(self.threads[thread].section).copied()
     }
 
-    /// Go for the lock of the next section; behind the last one, run what was taken.
+    /// Try the lock of the next section; after the last section, run the taken I/Os.
     fn enter(&mut self, thread: usize) {
         let Some(section) = self.section(thread) else { return self.run_taken(thread) };
         if section.act == Act::TakeOne && self.kept.is_empty() {
@@ -199,7 +198,7 @@ impl<'a> Sim<'a> {
         self.enter(thread);
     }
 
-    /// The end of a wait, if it waited.
+    /// Ends the thread's wait, if it waited.
     fn stop_waiting(&mut self, thread: usize) {
         if let Some(since) = self.threads[thread].waits_since.take() {
             self.waited += self.cores.now.saturating_sub(since.max(self.from));
@@ -267,7 +266,7 @@ impl<'a> Sim<'a> {
         brought
     }
 
-    /// Take the lock, `after` a line's transfer if it was handed on.
+    /// Take the lock, `after` so much time (a line's transfer if the lock was handed on).
     fn take(&mut self, thread: usize, section: &Section, after: Ps) {
         self.stop_waiting(thread);
         let core = self.cores.core_of(thread);
@@ -299,12 +298,13 @@ impl<'a> Sim<'a> {
         count as Ps
     }
 
-    /// To let go, the holder needs the line, which the threads that tried have taken.
+    /// Releases the lock. For this the holder needs the line, which the threads that tried have
+    /// taken.
     fn let_go(&mut self, thread: usize) {
         let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
         let (core, now) = (self.cores.core_of(thread), self.cores.now);
         let wait = match section.loser {
-            // Threads that wait in a queue do not touch it.
+            // Threads that wait in a queue do not fetch the line.
             Loser::Queue => 0,
             _ => self.locks[section.lock].line.fetch(core, now, self.costs.line_ps),
         };
@@ -323,7 +323,7 @@ impl<'a> Sim<'a> {
         let wakes = std::mem::take(&mut lock.contended);
         let sleeper = if wakes { lock.sleepers.pop_front() } else { None };
         for spinner in spinners {
-            // It tries as soon as it sees; if it loses again it sleeps.
+            // A spinner tries as soon as it sees the release; if it loses again it sleeps.
             self.enter(spinner);
         }
         if let Some(heir) = heir {
@@ -340,7 +340,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// The same section again, or the next one.
+    /// Continues with the same section again, or the next one.
     fn after_section(&mut self, thread: usize) {
         let Some(section) = self.section(thread) else { unreachable!("it is at a section") };
         let state = &mut self.threads[thread];
@@ -368,7 +368,7 @@ impl<'a> Sim<'a> {
         self.cores.operate(thread, length, Next::Ran);
     }
 
-    /// The I/Os that were taken have ended; owners that wait for their last one hear of it.
+    /// Ends the taken I/Os; notifies owners that wait for their last one.
     fn ran(&mut self, thread: usize) {
         let mut taken = std::mem::take(&mut self.threads[thread].taken);
         let mut woken = 0;
@@ -386,7 +386,7 @@ impl<'a> Sim<'a> {
         }
     }
 
-    /// 1 if `owner` had to be woken.
+    /// Notifies `owner` of an end. Returns 1 if it had to be woken.
     fn tell(&mut self, owner: usize) -> Ps {
         let asleep = self.cores.is_asleep(owner);
         match asleep {

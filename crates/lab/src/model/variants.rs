@@ -1,8 +1,8 @@
 //! The variants of the experiment `mq-deadline` as designs, with costs measured in this run.
 //!
-//! Measured of each variant, with one thread: processor time of an I/O, how often which lock is
-//! taken, and for how long it is held. Figures that are read from the code instead of measured
-//! stand here as constants, each with its reason.
+//! Each variant is measured with one thread: the processor time of an I/O, and the number and time
+//! of each lock's holds. Figures that come from the code instead of measurements are constants
+//! here, each with its reason.
 
 use anyhow::Context as _;
 use drystone_core::sync::{ClassStats, LockClass};
@@ -19,14 +19,14 @@ use crate::scheduler::Patched;
 /// and positions, and the heads of tree and FIFO.
 const QUEUE_LINES: u32 = 2;
 
-/// The same of the turn of *ours*: its trees are memory of the turn's holder.
+/// The same for the turn of *ours*: its trees are memory of the turn's holder.
 const TURN_LINES: u32 = 1;
 
 /// Lines that move for an I/O that another core runs: the bio there, and on the way back.
 const FOREIGN_LINES: u32 = 2;
 
-/// Of the processor time of an I/O without a scheduler, what goes into running and ending it. Not
-/// measured: it cannot be told from the rest by counting.
+/// The part of the processor time of an I/O without a scheduler that runs and ends it. Assumed,
+/// because counts cannot separate it.
 const RUN_SHARE: f64 = 0.5;
 
 /// Figures of a variant with one thread.
@@ -41,7 +41,7 @@ pub struct Measured {
     pub staging: Held,
 }
 
-/// The hold of a lock, with the cost of measuring that taken off.
+/// The hold of a lock, without the cost of its measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Held {
     /// Times taken for an I/O.
@@ -83,7 +83,7 @@ pub fn measure(
         let of = |sample: &Sample| *sample.locks.get(class);
         let ios = |sample: &Sample| sample.iops * runtime_ns as f64 / 1e9;
         let hold = |ns: f64| (ns - empty_ns).max(0.0);
-        // On the clock a hold goes on while its thread is off its core, as does everything else.
+        // The clock also counts the time in which a holder is off its core.
         let on_core = |sample: &Sample| mean(&of(sample)) * sample.cores_used.min(1.0);
         Ok(Held {
             per_io: median(timed, &|sample| of(sample).acquisitions as f64 / ios(sample))?,
@@ -139,7 +139,7 @@ pub fn design(measured: &Measured, none_ns: f64) -> Design {
     }
 }
 
-/// Holds of a section in a batch that nobody disturbs, in the unit of its `hold_ps`.
+/// The number of holds of a section in an undisturbed batch, in the unit of its `hold_ps`.
 fn times(section: &Section) -> u64 {
     match section.act {
         Act::Look | Act::Insert => section.times.into(),
@@ -158,7 +158,8 @@ fn sections(measured: &Measured) -> Vec<Section> {
         hold_ps: ps(hold_ns).max(1),
         lines,
     };
-    // A design that does not come to the lock in a batch of its own, as past an empty scheduler.
+    // A design that does not take the lock for its own batch, for example because it bypasses an
+    // empty scheduler.
     if main.per_io < 0.5 / f64::from(batch) {
         return Vec::new();
     }
@@ -172,8 +173,8 @@ fn sections(measured: &Measured) -> Vec<Section> {
             ]
         }
         "mailed" => {
-            // As many look-ups of merges as dispatches: the look-ups, in an empty tree, are the
-            // shortest holds.
+            // There are as many look-ups of merges as dispatches. The look-ups, in an empty tree,
+            // are the shortest holds.
             let look = main.least_ns.min(main.mean_ns);
             let dispatch = 2.0 * main.mean_ns - look;
             vec![
@@ -182,7 +183,7 @@ fn sections(measured: &Measured) -> Vec<Section> {
                 section(0, 1, Act::TakeOne, Loser::HandOver, dispatch, QUEUE_LINES),
             ]
         }
-        // One turn for a batch: a hold of so much for each I/O.
+        // One turn for a batch, with a hold time for each I/O.
         _ => {
             let hold = main.mean_ns * main.per_io;
             vec![section(0, 1, Act::InsertAndTakeAll, Loser::HandOver, hold, TURN_LINES)]
@@ -203,7 +204,7 @@ mod tests {
         Measured { name, note: None, cpu_ns: 100.0, main, staging }
     }
 
-    /// With every design one thread takes the time that was measured.
+    /// With every design, one thread needs the measured time.
     #[test]
     fn one_thread_takes_what_was_measured() {
         let costs = Costs { line_ps: 50_000, slice_ps: 1_000_000, ..Costs::default() };

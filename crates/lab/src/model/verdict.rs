@@ -1,12 +1,12 @@
-//! The error of the model, and the effect that it then lacks, as its own figures tell.
+//! The error of the model, and the missing effect that its own figures suggest.
 
 use super::design::Loser;
 use crate::outcome::threads_text;
 
-/// A miss beyond this is explained, by the requirement that the model was made for.
+/// The error above which an explanation is required.
 pub const LIMIT: f64 = 0.30;
 
-/// A point that was measured, and what the model said of it.
+/// A measured point, and the model's figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Check {
     pub threads: u32,
@@ -14,23 +14,23 @@ pub struct Check {
     pub measured: f64,
     /// IOPS modelled, with the cores that were had.
     pub modelled: f64,
-    /// Of the cores that the threads could use, the share that the machine gave.
+    /// The share of the usable cores that the machine gave.
     pub had: f64,
 }
 
 impl Check {
-    /// Modelled over measured, less 1.
+    /// The relative error: modelled over measured, less 1.
     pub fn error(&self) -> f64 {
         self.modelled / self.measured - 1.0
     }
 }
 
-/// The check that is farthest off.
+/// The check with the largest error.
 pub fn worst(checks: &[Check]) -> Option<&Check> {
     checks.iter().max_by(|a, b| a.error().abs().total_cmp(&b.error().abs()))
 }
 
-/// The threads' share of the cores, by which a model misses in its own way.
+/// How the threads share the cores, which decides the kind of error.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CoreUse {
     Alone,
@@ -46,8 +46,9 @@ fn core_use(threads: u32, cores: u32) -> CoreUse {
     }
 }
 
-/// A sentence for each place where the model of `title` misses by more than [`LIMIT`]. `loser` is
-/// that of its main lock; `none` are the checks without a scheduler, which no lock can explain.
+/// A sentence for each point where the error of the model of `title` exceeds [`LIMIT`]. `loser` is
+/// that of its main lock; `none` has the checks without a scheduler, whose errors no lock can
+/// explain.
 pub fn lacks(
     title: &str,
     loser: Option<Loser>,
@@ -125,7 +126,7 @@ fn effect(at: CoreUse, loser: Option<Loser>, too_fast: bool) -> &'static str {
     }
 }
 
-/// The sentence on the mail's row after, when it is missed by more than [`LIMIT`].
+/// The sentence on the mail's row after, if its error exceeds [`LIMIT`].
 pub fn mail_lacks(error: f64) -> Option<String> {
     let (how, why) = match error {
         e if e > LIMIT => (

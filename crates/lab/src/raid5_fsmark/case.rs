@@ -6,7 +6,7 @@ use super::served::Task;
 pub(super) const FILE_BYTES: u64 = 4 << 20;
 /// The mail's threads.
 const THREADS: u32 = 64;
-/// Room for what file systems keep beside files: a quarter and this.
+/// Room for the metadata of file systems: a quarter and this.
 const ROOM_BYTES: u64 = 1 << 30;
 
 /// The device below the file system.
@@ -26,9 +26,9 @@ pub(super) struct Case {
     pub(super) below: Below,
     pub(super) file_system: &'static str,
     pub(super) threads: u32,
-    /// Each file is synced before it is closed.
+    /// True if each file is synced before it is closed.
     pub(super) sync: bool,
-    /// Of all files of a run, at the least.
+    /// The least bytes of all files of a run.
     pub(super) bytes: u64,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn cases(bytes: u64, most: u32, only: &[String]) -> Vec<Case> {
 }
 
 impl Case {
-    /// As in the mail, as far as it tells cases apart.
+    /// Its name, as in the mail as far as that distinguishes cases.
     pub(super) fn name(&self) -> String {
         let members = self.members().map(|members| format!("{members} ")).unwrap_or_default();
         let Case { threads, file_system, .. } = self;
@@ -107,7 +107,7 @@ impl Case {
         self.files() * FILE_BYTES * 5 / 4 + ROOM_BYTES
     }
 
-    /// The task of the child that serves a variant; nothing if there is no array.
+    /// The task of the child that serves a variant; `None` without an array.
     pub(super) fn task(&self, variant: &str) -> Option<Task> {
         let members = self.members()?;
         let member_bytes = (self.device_bytes() / u64::from(members - 1)).next_multiple_of(1 << 20);

@@ -1,4 +1,4 @@
-//! `fs_mark`, the mail's load: its command line, and what it says.
+//! `fs_mark`, the mail's load: its command line and its output.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +7,11 @@ use anyhow::{Context as _, bail};
 
 use super::case::{Case, FILE_BYTES};
 
-/// Its command, on a mounted file system: a folder for each thread, as in the mail's test
-/// robot (LKP), and files kept, since what is written is thrown away with the file system.
+/// Its command, on a mounted file system: a folder for each thread, as in the mail's test robot
+/// (LKP). The files are kept, since the whole file system is discarded afterwards.
 pub(super) fn command(case: &Case, mounted: &Path) -> Command {
     let mut command = Command::new("fs_mark");
-    // It refuses names of 40 bytes. Its log is beside the file system, not in it.
+    // fs_mark refuses names of 40 bytes. Its log is outside the file system.
     command.current_dir(mounted).args(["-l", "../fs_mark.log"]);
     command.args(["-k", "-L", "1", "-S", if case.sync { "1" } else { "0" }]);
     command.args(["-s", &FILE_BYTES.to_string(), "-n", &case.files_each().to_string()]);
@@ -27,7 +27,7 @@ pub(super) fn folders(case: &Case) -> impl Iterator<Item = String> {
     (1..=case.threads).map(|number| number.to_string())
 }
 
-/// Whether it is installed.
+/// Checks that it is installed.
 ///
 /// # Errors
 /// One sentence if not.
@@ -42,7 +42,7 @@ pub(super) fn check() -> anyhow::Result<()> {
 /// Files and files a second, of its output.
 ///
 /// # Errors
-/// When it is another.
+/// When the output has another form.
 pub(super) fn parse(text: &str) -> anyhow::Result<(u64, f64)> {
     let lines = text.lines().skip_while(|line| !line.trim_start().starts_with("FSUse%"));
     let Some(line) = lines.skip(1).find(|line| !line.trim().is_empty()) else {

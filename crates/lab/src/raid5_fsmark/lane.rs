@@ -1,11 +1,10 @@
 //! A thread that serves requests of the file one by one, and sleeps where the array lets writers
 //! sleep.
 //!
-//! In Linux a writer's own thread sleeps for a stripe. Here one of as many threads takes the
+//! In Linux a writer's own thread sleeps for a stripe. Here one of equally many threads takes the
 //! kernel's request, and sleeps instead.
 //!
-//! Invariant: when a request is answered nothing of it is in flight, so the memory of a write can
-//! be filled again.
+//! Invariant: an answered request has no I/O in flight, so the memory of a write can be reused.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -21,7 +20,8 @@ use rustix::io::{Errno, readv, writev};
 
 use crate::raid5_wait::array::Writer;
 
-/// Longest write, and read, that is asked for: the product's, so that all are asked the same.
+/// The longest write and read that the kernel may send: as in the product, so that all variants get
+/// the same requests.
 const DATA_BYTES: usize = 1 << 20;
 /// Longest answer that has no data.
 const SHORT_BYTES: usize = 256;
@@ -32,11 +32,11 @@ const PAGE: u64 = 4096;
 pub(super) struct Lane<'a> {
     pub(super) device: OwnedFd,
     pub(super) writer: Box<dyn Writer + 'a>,
-    /// For reads, which go to the members at once: whatever was answered is on them.
+    /// The context for reads, which go directly to the members: answered writes are already there.
     pub(super) cx: Context,
     pub(super) members: Vec<ChannelId>,
     pub(super) layout: Layout,
-    /// Of the file.
+    /// The size of the file.
     pub(super) bytes: u64,
 }
 
@@ -53,7 +53,7 @@ impl Lane<'_> {
         let mut data: Arc<[u8]> = Arc::from(vec![0; DATA_BYTES]);
         let mut head = [0; WRITE_HEAD_BYTES];
         while let Some(length) = self.read(&mut head, &mut data) {
-            // Of what is longer and no write, only the beginning has a meaning here.
+            // Of a longer request that is no write, only the first bytes matter here.
             let known = length.min(WRITE_HEAD_BYTES);
             let mut short = [0; SHORT_BYTES];
             let (unique, answer) = match Request::parse(&head[..known], length) {
@@ -70,7 +70,7 @@ impl Lane<'_> {
         }
     }
 
-    /// Waits for a request; its length.
+    /// Waits for a request. Returns its length.
     fn read(&self, head: &mut [u8], data: &mut Arc<[u8]>) -> Option<usize> {
         let Some(data) = Arc::get_mut(data) else { unreachable!("nothing is in flight") };
         loop {
@@ -86,7 +86,7 @@ impl Lane<'_> {
 
     fn send(&self, unique: u64, error: i32, body: &[u8]) {
         let header: [u8; OUT_HEADER_BYTES] = proto::header(unique, error, body.len());
-        // It fails when the mount is gone, or the asker has given up.
+        // The write fails if the mount is gone or the asker was killed.
         let _ = writev(&self.device, &[IoSlice::new(&header), IoSlice::new(body)]);
     }
 
@@ -176,7 +176,7 @@ impl Lane<'_> {
         Ok(out)
     }
 
-    /// Asks for what is in one chunk, from `at` bytes behind `offset` on; how much that is.
+    /// Begins the read of one chunk, from `at` bytes behind `offset` on. Returns its length.
     fn read_chunk(&mut self, offset: u64, at: usize, most: usize) -> usize {
         let sector = Sector::from_bytes(offset + at as u64).0;
         let chunk = self.layout.chunk_sectors();

@@ -1,4 +1,4 @@
-//! One run of the load, and what is read at both its ends.
+//! One run of the load, and the readings at its begin and end.
 
 use std::fmt;
 use std::sync::atomic::AtomicBool;
@@ -12,10 +12,10 @@ use super::rig::Rig;
 use super::tool::{self, Daemon};
 use crate::raid5_wait::array::Counts;
 
-/// From one look whether anything moves to the next.
+/// The pause between two checks for progress.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Figures of a run; nothing but `rescued` of one that stood still.
+/// The figures of a run; only `rescued` for a run that hung.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) files_per_second: f64,
@@ -28,12 +28,12 @@ pub(super) struct Sample {
     pub(super) seconds: f64,
     pub(super) files: f64,
     pub(super) wakeups_per_stripe: f64,
-    /// Threads that slept though they could have gone on, and were woken by the watcher.
+    /// Threads that the watcher woke, because they slept although they could have gone on.
     pub(super) rescued: f64,
     pub(super) is_stuck: bool,
 }
 
-/// Nothing moved, although the watcher has woken the forgotten waiters.
+/// The error that a run made no progress, although the watcher had woken the forgotten waiters.
 #[derive(Debug)]
 pub(super) struct Stuck;
 
@@ -54,11 +54,11 @@ struct Reading {
     system: f64,
 }
 
-/// Runs the load on what is set up. When nothing has moved for `patience`, forgotten waiters are
-/// woken; when nothing has moved for as long again, it counts as stuck.
+/// Runs the load on the rig. After `patience` without progress it wakes forgotten waiters; after as
+/// long again the run counts as stuck.
 ///
 /// # Errors
-/// The reason that keeps it from running, [`Stuck`] not included.
+/// The reason why it cannot run, except [`Stuck`].
 pub(super) fn measure(
     rig: &mut Rig<'_>,
     case: &Case,
@@ -93,13 +93,13 @@ fn read(rig: &mut Rig<'_>) -> anyhow::Result<Reading> {
     Ok(Reading { at: Instant::now(), counts, user, server_system, system })
 }
 
-/// Looks whether the loop device still does anything.
+/// Watches the progress of the loop device.
 struct Watch {
     last: Vec<u64>,
-    /// When it last did.
+    /// The time of the last progress.
     moved: Duration,
     next: Duration,
-    /// When the forgotten were woken, since nothing has moved.
+    /// The time when the forgotten waiters were woken, if there was no progress since.
     rescued: Option<Duration>,
 }
 
@@ -178,7 +178,8 @@ impl Sample {
         }
     }
 
-    /// Processor time of a file, s: what would be system time if the array were in the kernel.
+    /// The processor time of a file, s: the time that would be system time if the array were in the
+    /// kernel.
     pub(super) fn cpu_seconds_per_file(&self) -> f64 {
         (self.user_seconds + self.system_seconds) / self.files
     }

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! Invariants:
-//! * The lab's own process never touches the file system or the file, which may be stuck: only
-//!   programs do.
-//! * A `rig` that is dropped has taken everything away, whatever happened.
+//! * The lab's own process never touches the file system or the file, because both may hang: it
+//!   runs programs for that.
+//! * A dropped `rig` has removed everything, whatever happened.
 
 mod case;
 mod fs_mark;
@@ -56,16 +56,16 @@ pub const EXPERIMENT: Experiment = Experiment {
 
 /// Bytes of files that a run writes.
 const BYTES: u64 = 4 << 30;
-/// Longest that nothing moves until forgotten waiters are woken.
+/// The longest time without progress before forgotten waiters are woken.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// From a run that could not be set up to the second try.
+/// The pause after a failed setup of a run, before the second try.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Run the experiment.
 ///
 /// # Errors
-/// When something is missing that it takes, a run cannot be set up, or a signal came.
+/// When a required program or privilege is missing, a run cannot be set up, or a signal came.
 pub fn run(options: &Options, say: Progress<'_>) -> anyhow::Result<Outcome> {
     check()?;
     let (date, stop) = (machine::now(), stop_on_signals()?);
@@ -111,7 +111,7 @@ fn parameters(options: &Options, bytes: u64) -> Vec<(&'static str, serde_json::V
     ]
 }
 
-/// Checks that everything is there that the experiment needs.
+/// Checks the requirements of the experiment.
 fn check() -> anyhow::Result<()> {
     ensure!(
         rustix::process::geteuid().is_root(),
@@ -127,7 +127,8 @@ fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Set by the first Ctrl-C, after which everything is taken away; the second one ends the process.
+/// Returns a flag that the first Ctrl-C sets, after which everything is removed. The second Ctrl-C
+/// ends the process.
 fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -151,7 +152,7 @@ fn measure(
             let sample = load::measure(&mut rig, case, PATIENCE, stop);
             let sample = sample.with_context(|| (*variant).to_owned())?;
             say(&told(case, variant, run, &sample));
-            // A rig that does not go in order goes by force; the figures are there.
+            // A rig that cannot be removed in order is removed by force; the figures are valid.
             let ended = if sample.is_stuck { Ok(()) } else { rig.end(case) };
             tool::check(stop)?;
             ended.unwrap_or_else(|error| say(&format!("{variant}, in the end: {error:#}")));
@@ -161,8 +162,7 @@ fn measure(
     Ok(samples)
 }
 
-/// Sets up a run, if need be in a second try: `mkfs` may stumble over what others on the machine
-/// do.
+/// Sets up a run, if need be in a second try: other processes of the machine may disturb `mkfs`.
 fn build<'a>(
     case: &Case,
     variant: &str,

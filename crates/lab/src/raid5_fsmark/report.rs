@@ -88,7 +88,7 @@ pub(super) fn table(rows: &[Row]) -> Table {
         .table()
 }
 
-/// True if a run of the row stood still.
+/// True if a run of the row hung.
 fn is_stuck(row: &Row) -> bool {
     row.values("stuck").is_some_and(|stuck| stuck.iter().any(|stuck| *stuck > 0.0))
 }

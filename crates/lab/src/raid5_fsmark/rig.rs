@@ -1,5 +1,5 @@
-//! One run's machine: an array as a file, its loop device, a file system on it, and all of it taken
-//! away again, whatever happens.
+//! The setup of one run: an array as a file, its loop device, and a file system on it. All of it is
+//! removed again, whatever happens.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,17 +14,17 @@ use super::fs_mark;
 use super::tool::{self, Daemon};
 use crate::folder::Folder;
 
-/// Longest that the product may take to make its loop device.
+/// The longest time in which the product must make its loop device.
 const LOOP: Duration = Duration::from_secs(30);
 
-/// See the module's text. Dropping it takes everything away by force: what is in the file system is
+/// See the module's text. A drop removes everything by force: the contents of the file system are
 /// lost.
 pub(super) struct Rig<'a> {
     folder: Folder,
     pub(super) daemon: Option<Daemon>,
     /// The loop device.
     device: Option<String>,
-    /// The loop device is the product's, which takes it away itself.
+    /// True if the product made the loop device, and so removes it itself.
     is_products: bool,
     /// Mount points, the last one first to be unmounted.
     mounted: Vec<PathBuf>,
@@ -35,7 +35,7 @@ impl<'a> Rig<'a> {
     /// Sets everything up for a variant of a case.
     ///
     /// # Errors
-    /// Something could not be had; then nothing is left.
+    /// A part could not be set up; then nothing remains.
     pub(super) fn build(case: &Case, variant: &str, stop: &'a AtomicBool) -> anyhow::Result<Self> {
         let mut rig = Rig {
             folder: Folder::make()?,
@@ -65,7 +65,7 @@ impl<'a> Rig<'a> {
         self.folder.path().join("vol.img")
     }
 
-    /// Where the file system is.
+    /// The mount point of the file system.
     pub(super) fn mount_point(&self) -> PathBuf {
         self.folder.path().join("mnt")
     }
@@ -103,7 +103,7 @@ impl<'a> Rig<'a> {
         bail!("the server makes no loop device")
     }
 
-    /// Nothing is discarded, now or later: not all variants do it.
+    /// Makes the file system without discards, now or later, because not all variants support them.
     fn make_file_system(&mut self, kind: &str) -> anyhow::Result<()> {
         let device = self.device.clone().unwrap_or_default();
         let options: &[&str] = match kind {
@@ -120,8 +120,8 @@ impl<'a> Rig<'a> {
         Ok(())
     }
 
-    /// Requests and sectors that the loop device has done so far, and its flushes (fields 1, 3, 5,
-    /// 7 and 16 of `stat` in sysfs).
+    /// The requests and sectors that the loop device has completed so far, and its flushes (fields
+    /// 1, 3, 5, 7 and 16 of `stat` in sysfs).
     ///
     /// # Errors
     /// When it is gone.
@@ -137,10 +137,10 @@ impl<'a> Rig<'a> {
         Ok(done)
     }
 
-    /// Takes everything away in order.
+    /// Removes everything in order.
     ///
     /// # Errors
-    /// Something cannot be taken away in order; then it goes by force.
+    /// A part cannot be removed in order; then it is removed by force.
     pub(super) fn end(mut self, case: &Case) -> anyhow::Result<()> {
         // Data that was not synced need not be written any more.
         self.in_folders(case, &["rm", "-r"])?;
@@ -151,7 +151,8 @@ impl<'a> Rig<'a> {
         self.daemon.take().map_or(Ok(()), |mut daemon| daemon.end())
     }
 
-    /// Runs a command on the folders of the load; not in this process, which may not be stuck.
+    /// Runs a command on the folders of the load, as a program of its own, because this process
+    /// must not hang.
     fn in_folders(&self, case: &Case, command: &[&str]) -> anyhow::Result<()> {
         let point = self.mount_point();
         let folders: Vec<PathBuf> =
@@ -169,7 +170,7 @@ impl<'a> Rig<'a> {
     }
 }
 
-/// Nothing is written later that could have been written at once.
+/// Options that make ext4 write everything at once instead of later.
 const EXT4: &str = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
 
 impl Drop for Rig<'_> {
@@ -179,7 +180,7 @@ impl Drop for Rig<'_> {
             let words = name(path).map(|path| ["umount", "--lazy", path]);
             words.and_then(|words| tool::short(&words, &never)).map(drop)
         };
-        // Without its server nobody is stuck: all I/O fails.
+        // Without its server all I/O fails, so nothing hangs.
         self.daemon = None;
         self.is_products = false;
         let (tmpfs, mut above) = (self.folder.path().to_owned(), std::mem::take(&mut self.mounted));

@@ -1,5 +1,5 @@
-//! A child process of the experiment: it serves an array as a file, and says what it has
-//! counted when it is asked.
+//! A child process of the experiment: it serves an array as a file, and reports its counts on
+//! request.
 //!
 //! ```text
 //! fs_mark -> file system -> loop device -> /dev/fuse
@@ -8,7 +8,7 @@
 //! lab --"counts", "rescue"--> standard input of the child; its answers are a line each
 //! ```
 //!
-//! When standard input ends, because the lab says so or is gone, the child takes its file away and
+//! When standard input ends, because the lab closes it or has ended, the child removes its file and
 //! ends.
 
 #![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
@@ -37,9 +37,9 @@ use crate::raid5_wait::scene::{ARRAY, Members, Scene};
 
 /// Requests that are served at a time, as many as the mail has threads.
 const LANES: usize = 64;
-/// Loop devices and arrays have blocks of a page, so that nobody writes less.
+/// Loop devices and arrays have blocks of a page, so that no write is smaller.
 const BLOCKS: &str = "logical_block_size = 4096";
-/// Between two tries to unmount, and how often.
+/// The pause between two tries to unmount, and the number of tries.
 const PAUSE: Duration = Duration::from_millis(50);
 const TRIES: u32 = 200;
 
@@ -48,7 +48,7 @@ const TRIES: u32 = 200;
 pub struct Task {
     /// `before`, `mailed` or `ours`.
     pub variant: String,
-    /// The members are simulated disks, not RAM.
+    /// True if the members are simulated disks, not RAM.
     pub disks: bool,
     /// The number of members, parity included.
     pub members: u32,
@@ -62,7 +62,7 @@ impl Task {
         Scene { members, disks: self.members, threads: LANES as u32 }
     }
 
-    /// The text of its stack file: disks keep what is written, since a file system needs it.
+    /// The text of its stack file: disks keep their data, because a file system needs it.
     fn stack(&self, array: bool) -> String {
         let keys = if self.disks { "memory_backed = true\n" } else { "" };
         self.scene().text(array, self.member_bytes, &format!("{keys}{BLOCKS}"))
@@ -99,7 +99,7 @@ impl Asked for &dyn Array {
     }
 }
 
-/// Answers what is asked on standard input until that ends.
+/// Answers the requests on standard input until that ends.
 ///
 /// # Errors
 /// When nothing can be read or written there.
@@ -123,7 +123,7 @@ pub fn execute(asked: &dyn Asked) -> anyhow::Result<()> {
 /// Serves *before* or *mailed* as `file`, which must be empty, while `body` runs.
 ///
 /// # Errors
-/// When the array cannot be opened or the file not be mounted; and what `body` says.
+/// When the array cannot be opened, the file cannot be mounted, or `body` fails.
 pub fn serve(
     task: &Task,
     file: &Path,
@@ -149,7 +149,7 @@ pub fn serve(
     let unmount = Unmount(mounted);
     let bytes = array_bytes(&layout, task.member_bytes);
     thread::scope(|scope| {
-        // Before the threads are waited for.
+        // Dropped before the threads are joined.
         let _unmount = unmount;
         for (device, mut cx) in devices.into_iter().zip(lanes) {
             let members = open_members(&mut cx, &members)?;
@@ -179,7 +179,7 @@ fn blocking(device: OwnedFd) -> anyhow::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Takes the file away in the end, so that its lanes end.
+/// Unmounts the file in the end, so that its lanes end.
 struct Unmount(Mounted);
 
 impl Drop for Unmount {

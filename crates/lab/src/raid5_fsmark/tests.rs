@@ -1,4 +1,4 @@
-//! The lab's own server of a file: what is written through the mount is what is read from it.
+//! Tests of the lab's own file server: reads through the mount return what was written.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -16,11 +16,12 @@ use crate::raid5_wait::load::content;
 
 const MEMBER_BYTES: u64 = 8 << 20;
 const PAGE: usize = 4096;
-/// Threads that write, and what each has to itself, no whole number of chunks or of requests.
+/// The number of writing threads, and the bytes of each one's own part, not a whole number of
+/// chunks or requests.
 const THREADS: usize = 7;
 const PART: usize = (1 << 20) + 5 * PAGE;
 
-/// As the tests of the product's own mounts.
+/// True if FUSE is available, as in the tests of the product's own mounts.
 fn has_fuse() -> bool {
     let can = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
     if !can {
@@ -58,8 +59,8 @@ fn with_file(task: &Task, body: impl FnOnce(&File)) {
     assert_eq!(fs::metadata(&path).unwrap().len(), 0, "nothing is mounted any more");
 }
 
-/// Writes `data` to `at` in pieces of several lengths, reads it in others. Memory that begins
-/// inside a page would have the kernel cut what is longer into parts of pages, which no loop device
+/// Writes `data` at `at` in pieces of several lengths, and reads it in other pieces. The memory
+/// begins at a page: otherwise the kernel would cut longer I/O inside pages, as no loop device
 /// does.
 fn write_and_read(file: &File, at: usize, data: &[u8]) -> io::Result<()> {
     let mut from = 0;
@@ -98,7 +99,7 @@ fn holds_what_is_written(task: &Task, threads: usize) {
                     });
                 }
             });
-            // None has written to another's part.
+            // No thread has written to another's part.
             for number in 0..threads {
                 let found = read(file, number * PART, PART).unwrap();
                 assert!(found[..] == part(number)[..], "part {number}");
@@ -117,7 +118,7 @@ fn a_file_holds_what_is_written() {
     }
     for variant in ["before", "mailed"] {
         holds_what_is_written(&task(variant, false, 4), THREADS);
-        // A file system needs what it wrote, so here disks keep it.
+        // A file system needs its data, so disks keep it here.
         holds_what_is_written(&task(variant, true, 3), 2);
     }
     holds_what_is_written(&task("mailed", false, 9), THREADS);

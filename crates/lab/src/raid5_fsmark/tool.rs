@@ -1,5 +1,5 @@
-//! Programs that the lab runs, and its children: none is waited for without a look whether it still
-//! should be.
+//! The programs that the lab runs, and its children. Every wait for one checks regularly whether it
+//! should go on.
 
 #![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
 
@@ -18,24 +18,25 @@ use super::served::Task;
 use crate::measure::stat_times;
 use crate::raid5_wait::array::Counts;
 
-/// From one look at a program to the next.
+/// The pause between two checks of a program.
 const STEP: Duration = Duration::from_millis(5);
-/// Longest that a program other than the load runs: what is left in memory goes to slow disks.
+/// The longest run of a program other than the load: it may write the data left in memory to slow
+/// disks.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Longest that a child may take to answer.
+/// The longest time in which a child must answer.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Runs a program until it ends or `look`, which is told for how long it has run, has an error:
-/// then it is killed, and not waited for, since it may be stuck. The result is its output.
+/// Runs a program until it ends or `look` fails; `look` gets the program's running time. On an
+/// error the program is killed but not awaited, since it may hang. Returns its output.
 ///
 /// # Errors
-/// That of `look`, or what the program says.
+/// The error of `look`, or the program's message.
 pub(super) fn run(
     command: &mut Command,
     mut look: impl FnMut(Duration) -> anyhow::Result<()>,
 ) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // A group of its own: Ctrl-C is for the lab.
+    // The program gets a process group of its own, so that Ctrl-C reaches only the lab.
     command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().with_context(|| format!("`{name}` cannot be run"))?;
     let start = Instant::now();
@@ -52,7 +53,7 @@ pub(super) fn run(
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a program with these words that is soon done.
+/// Runs a short program with these words.
 ///
 /// # Errors
 /// As [`run`], and when it takes too long or `stop` is set.
@@ -79,10 +80,10 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts one and waits until its file is there.
+    /// Starts a child and waits until its file exists.
     ///
     /// # Errors
-    /// When it does not come so far; it has said why on standard error.
+    /// When the child fails before that; it has reported the reason on standard error.
     pub(super) fn start(task: &Task, file: &Path) -> anyhow::Result<Daemon> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["serve-variant", &task.variant]);
@@ -94,7 +95,7 @@ impl Daemon {
         let (news, answers) = channel();
         let listen = move || {
             let lines = out.into_iter().flat_map(|out| BufReader::new(out).lines());
-            // If nobody listens, nobody misses it.
+            // The line is not needed once the receiver is gone.
             lines.map_while(Result::ok).for_each(|line| drop(news.send(line)));
         };
         let daemon = Daemon { child, questions, answers };
@@ -131,7 +132,7 @@ impl Daemon {
         }
     }
 
-    /// Has it wake forgotten waiters; how many there were.
+    /// Makes the child wake forgotten waiters. Returns how many there were.
     ///
     /// # Errors
     /// When it does not answer.
@@ -153,7 +154,7 @@ impl Daemon {
     /// Asks it to end, and waits for that.
     ///
     /// # Errors
-    /// When it does not, or cannot keep what was written.
+    /// When it does not end, or cannot keep its data.
     pub(super) fn end(&mut self) -> anyhow::Result<()> {
         self.questions = None;
         let start = Instant::now();
@@ -170,13 +171,13 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // If it has ended, that is what is wanted.
+        // An error means that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Seconds.
+/// Clock ticks as seconds.
 fn ticks(ticks: u64) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }

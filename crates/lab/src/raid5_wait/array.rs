@@ -1,4 +1,4 @@
-//! An array as its writers see it, so that different arrays can be put below the same load.
+//! The interface between writers and an array, so that different arrays can serve the same load.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ pub struct Opening<'a> {
     pub scene: &'a Scene,
     /// Where data and parity lie.
     pub layout: Layout,
-    /// Members that are open, by role; Drystone's own array opens others.
+    /// The open members, by role; Drystone's own array opens its own.
     pub members: &'a [Arc<dyn Device>],
-    /// Where locks are counted.
+    /// The environment whose registry counts the locks.
     pub at: &'a OpenEnv,
 }
 
-/// Opens an array of some design.
+/// A function that opens an array of some design.
 pub type Open = fn(&Opening<'_>) -> anyhow::Result<Box<dyn Array>>;
 
-/// An opened array. Dropping it stops what threads it has; nobody writes then.
+/// An open array. A drop stops its threads; no thread may write then.
 pub trait Array: Sync {
-    /// For a thread that writes.
+    /// Opens a writer for a thread.
     fn writer(&self) -> Box<dyn Writer + '_>;
 
     /// Counts so far.
     fn counts(&self) -> Counts;
 
-    /// Wakes forgotten waiters: called when nothing has moved for a while. Says how many there
+    /// Wakes forgotten waiters; called after some time without progress. Returns how many there
     /// were.
     fn rescue(&self) -> usize {
         0
@@ -55,26 +55,26 @@ pub struct Counts {
 
 /// A thread's way into an array.
 pub trait Writer: Send {
-    /// Submit one bio: the part `range` of `data`, both multiples of 4 KiB, to the array sector
-    /// `sector`. May sleep for a stripe, but not until the bio has ended.
+    /// Submit one bio: the part `range` of `data`, whose ends are multiples of 4 KiB, to the array
+    /// sector `sector`. May sleep for a stripe, but not until the bio has ended.
     fn write(&mut self, sector: u64, data: &Arc<[u8]>, range: Range<usize>);
 
-    /// Wait until all that was submitted has ended. Of the data nothing is held then.
+    /// Wait until all submitted bios have ended. No reference to the data is left then.
     ///
     /// # Errors
     /// When I/O of a member failed, in words.
     fn wait(&mut self) -> Result<(), String>;
 
-    /// Wait until all that was submitted has ended, then flush the members (fsync).
+    /// Wait until all submitted bios have ended, then flush the members (fsync).
     ///
     /// # Errors
     /// When I/O of a member failed, in words.
     fn sync(&mut self) -> Result<(), String>;
 }
 
-/// Counts what is left of a thread's I/O, and wakes it at the end.
+/// Counts a thread's remaining I/O, and wakes the thread at the end.
 ///
-/// Invariant: while the thread submits, `left` is one more than what is in flight; so it reaches 0
+/// Invariant: while the thread submits, `left` is one more than the I/Os in flight; so it reaches 0
 /// only while the thread waits.
 pub struct Ticket {
     left: AtomicUsize,
@@ -88,19 +88,20 @@ impl Default for Ticket {
 }
 
 impl Ticket {
-    /// One more is in flight.
+    /// Counts one more I/O in flight.
     pub fn add(&self) {
         self.left.fetch_add(1, Relaxed);
     }
 
-    /// One has ended.
+    /// Counts the end of an I/O.
     pub fn end(&self, user: &LockCounters) {
         if self.left.fetch_sub(1, AcqRel) == 1 {
             self.sleeper.wake(user);
         }
     }
 
-    /// For the thread: sleep until all that was added has ended. Their writes are visible then.
+    /// For the thread: sleep until all added I/Os have ended. The effects of those that ended them
+    /// are visible then.
     pub fn wait(&self, user: &LockCounters) {
         self.sleeper.prepare(user);
         if self.left.fetch_sub(1, AcqRel) > 1 {

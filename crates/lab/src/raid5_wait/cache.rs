@@ -14,10 +14,10 @@
 //! mail is "md/raid5: per hash value and exclusive wait_for_stripe" (Yuanhan Liu, 2015).
 //!
 //! Invariants:
-//! * A stripe belongs to one hash lock for ever. It is known by its sector in that lock's table,
-//!   and at most in one of: the free list there, the device's lists, raid5d's hands.
-//! * `count` is the number of references. It leaves and reaches 0 only under the device lock; one
-//!   with a count of 0 is free, about to be spliced, or in a list of the device.
+//! * A stripe belongs to one hash lock for ever. That lock's table has it by its sector. It is in
+//!   at most one of: the free list there, the device's lists, the hands of raid5d.
+//! * `count` is the number of references. It leaves 0 and reaches 0 only under the device lock. A
+//!   stripe with a count of 0 is free, about to be spliced, or in a list of the device.
 //! * Only raid5d retires stripes.
 
 use std::collections::{HashMap, VecDeque};
@@ -38,10 +38,10 @@ pub const STRIPES: usize = 256;
 /// No stripe, at the end of the released list.
 const NONE: u32 = u32::MAX;
 
-/// The way to wait for a free stripe: the queue, the condition, and the waiters that are woken.
+/// The scheme of waits for a free stripe: the queue, the condition, and the waiters to wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// One queue, all of which is woken; conditions of the whole array.
+    /// One queue, whose waiters are all woken; conditions of the whole array.
     Baseline,
     /// A queue for each hash lock; one waiter of it is woken and wakes the next; conditions of the
     /// whole array. Queues are those of the locks that got stripes (the mail's v2 takes another
@@ -63,7 +63,7 @@ pub struct User {
 #[derive(Default)]
 struct Shard {
     known: HashMap<u64, u32>,
-    /// Longest free first.
+    /// The free stripes, longest free first.
     free: VecDeque<u32>,
     stripes: usize,
     /// As the cache's, for [`Scheme::Sharded`].
@@ -77,9 +77,9 @@ pub struct Stripe<W> {
     count: AtomicU32,
     /// In the released list: the one below it.
     next: AtomicU32,
-    /// There is work (Linux `STRIPE_HANDLE`).
+    /// It has work (Linux `STRIPE_HANDLE`).
     handle: AtomicBool,
-    /// Its work wants data read, which may wait (Linux `STRIPE_DELAYED`).
+    /// Its work needs reads, which may wait (Linux `STRIPE_DELAYED`).
     delayed: AtomicBool,
     /// It may read now, and counts as one that does (Linux `STRIPE_PREREAD_ACTIVE`).
     granted: AtomicBool,
@@ -103,7 +103,7 @@ pub struct Cache<W> {
     active: AtomicUsize,
     blocked: AtomicBool,
     released: AtomicU32,
-    /// Stripes that were let go on to read what they need.
+    /// The number of stripes that may read.
     prereads: AtomicUsize,
     lists: Lock<Lists>,
     freed: AtomicU64,
@@ -181,7 +181,7 @@ impl<W> Cache<W> {
         Some(number)
     }
 
-    /// One reference more to a stripe that is known.
+    /// Takes one more reference to a known stripe.
     fn hold(&self, shard: &mut Shard, number: u32, user: &LockCounters) {
         let count = &self.stripes[number as usize].count;
         if change(count, |count| (count > 0).then(|| count + 1)) {
@@ -237,7 +237,7 @@ impl<W> Cache<W> {
         }
     }
 
-    /// A waiter of this lock may go on.
+    /// True if a waiter of this lock may go on.
     fn may_take(&self, shard: &Shard) -> bool {
         let (taken, all) = match self.scheme {
             Scheme::Sharded => (shard.stripes - shard.free.len(), shard.stripes),
@@ -262,7 +262,7 @@ impl<W> Cache<W> {
         }
     }
 
-    /// For raid5d: adds all that was released to `out`, whose references it now has.
+    /// For raid5d: moves all released stripes to `out`; it now has their references.
     pub fn take_released(&self, out: &mut Vec<u32>) {
         let mut at = self.released.swap(NONE, Acquire);
         while at != NONE {
@@ -271,8 +271,8 @@ impl<W> Cache<W> {
         }
     }
 
-    /// For raid5d: gives references back. A stripe without another becomes work if it has some,
-    /// and free if not; then waiters are woken.
+    /// For raid5d: gives references back. A stripe without another reference is queued if it has
+    /// work, and becomes free if not; then waiters are woken.
     pub fn retire(&self, stripes: &mut Vec<u32>, user: &LockCounters) {
         if stripes.is_empty() {
             return;
@@ -299,7 +299,7 @@ impl<W> Cache<W> {
         let mut got = 0u64;
         for (lock, numbers) in free.into_iter().enumerate().filter(|(_, list)| !list.is_empty()) {
             let mut shard = self.shards[lock].lock(user);
-            // One that has been found meanwhile is in use.
+            // A stripe that a writer has found meanwhile is in use.
             let unused = |number: &u32| self.stripes[*number as usize].count.load(Relaxed) == 0;
             let before = shard.free.len();
             shard.free.extend(numbers.into_iter().filter(unused));
@@ -315,8 +315,9 @@ impl<W> Cache<W> {
         }
     }
 
-    /// For raid5d: up to `most` stripes with work, with a reference to each, into `out`. Those
-    /// that want data read go on when nothing else is left and no other of them is at it.
+    /// For raid5d: takes up to `most` stripes with work into `out`, with a reference to each.
+    /// Stripes that need reads go on when no other work is left and no other such stripe is being
+    /// handled.
     pub fn take_work(&self, most: usize, out: &mut Vec<u32>, user: &LockCounters) {
         let mut lists = self.lists.lock(user);
         if self.prereads.load(Relaxed) == 0 {
@@ -336,15 +337,15 @@ impl<W> Cache<W> {
         }
     }
 
-    /// For raid5d: a stripe has all that it wanted read, or wants nothing.
+    /// For raid5d: a stripe has its reads, or needs none.
     pub fn end_preread(&self, number: u32) {
         if self.stripes[number as usize].granted.swap(false, Relaxed) {
             self.prereads.fetch_sub(1, Relaxed);
         }
     }
 
-    /// Wake one of each queue that has a free stripe and sleepers that nobody will wake: what a
-    /// lost wake-up leaves behind. Says how many there were. Only meaningful while nothing moves.
+    /// Wake one sleeper of each queue that has a free stripe although sleepers remain: the state
+    /// after a lost wake-up. Returns how many were woken. Only meaningful without any progress.
     pub fn rescue(&self, user: &LockCounters) -> usize {
         let stuck = |lock: &usize| {
             let shard = self.shards[*lock].lock(user);
@@ -383,7 +384,7 @@ impl<W> Stripe<W> {
         self.handle.store(true, Relaxed);
     }
 
-    /// For raid5d: look at its writes.
+    /// For raid5d: calls `look` with its writes.
     pub fn look<T>(&self, user: &LockCounters, look: impl FnOnce(&[W]) -> T) -> T {
         look(&self.pending.lock(user))
     }
@@ -395,7 +396,7 @@ impl<W> Stripe<W> {
         std::mem::take(&mut *pending)
     }
 
-    /// For raid5d: it may read what it needs. If not, its work now waits until it may.
+    /// For raid5d: true if the stripe may read. If not, its work now waits until it may.
     pub fn may_read(&self) -> bool {
         let granted = self.granted.load(Relaxed);
         self.delayed.store(!granted, Relaxed);
@@ -403,7 +404,7 @@ impl<W> Stripe<W> {
     }
 }
 
-/// Makes a count what `to` says, unless that is nothing.
+/// Changes a count to the value of `to`, unless that is `None`. True if changed.
 fn change(count: &AtomicU32, to: impl Fn(u32) -> Option<u32>) -> bool {
     let mut now = count.load(Relaxed);
     while let Some(next) = to(now) {

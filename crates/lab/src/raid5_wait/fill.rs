@@ -1,4 +1,4 @@
-//! Members that have been written once, before anything is measured.
+//! Writes the members once before a measurement.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::load::{BIO_BYTES, FILE_BYTES, FILES};
 use super::scene::Scene;
 use crate::measure::write_zeroes;
 
-/// The beginning of a member, where superblocks are; data begins somewhere in it.
+/// The first bytes of a member, which have the superblock; the data area begins within them.
 const OWN_BYTES: u64 = 2 << 20;
 
 /// Writes zeroes, whose parity is zero, to every place of the members, so that no run has to find

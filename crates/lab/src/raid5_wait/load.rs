@@ -21,9 +21,9 @@ pub const BIO_BYTES: usize = 1 << 20;
 /// Places for files, dealt out among the threads.
 pub const FILES: u64 = 64;
 
-/// From one look whether anybody goes on to the next.
+/// The pause between two checks for progress.
 const LOOK: Duration = Duration::from_millis(100);
-/// Longest that nothing moves, rescues or not.
+/// The longest time without progress, with or without rescues.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Figures of a run.
@@ -41,13 +41,13 @@ pub struct Sample {
     pub seconds: f64,
     /// Wake-ups of threads that waited for a stripe, for each stripe that became free.
     pub wakeups_per_stripe: f64,
-    /// Threads that the watcher woke, because they could have gone on and nothing moved.
+    /// Threads that the watcher woke, because they could have gone on and there was no progress.
     pub rescued: f64,
     /// The locks.
     pub locks: LockStats,
 }
 
-/// The `bytes` bytes of file `number`, which no other has at the same place.
+/// The contents of file `number`, `bytes` long; no other file has the same bytes at the same place.
 pub fn content(number: u64, bytes: usize) -> Arc<[u8]> {
     let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let word = |_| {
@@ -97,7 +97,7 @@ pub fn measure(
             scope.spawn(move || {
                 let written = write_files(array, number, u64::from(threads), progress);
                 progress.running.fetch_sub(1, Relaxed);
-                // If nobody listens, nobody misses it.
+                // The error is not needed once the receiver is gone.
                 let _ = written.map_err(|error| news.send(error));
             });
         }
@@ -134,11 +134,11 @@ fn write_files(
     Ok(())
 }
 
-/// Looks on, and wakes forgotten waiters.
+/// Watches the progress, and wakes forgotten waiters.
 struct Watch<'a> {
     array: &'a dyn Array,
     progress: &'a Progress,
-    /// Of the last look.
+    /// The counts at the last check.
     last: Counts,
     rescued: u64,
 }
@@ -162,7 +162,7 @@ impl Watch<'_> {
         Ok(Sample::between(&begin, &end, locks.reset()))
     }
 
-    /// Let `ns` go by, and as much again until something was written.
+    /// Wait for `ns`, and repeat that until bytes were written.
     fn run(&mut self, ns: u64) -> anyhow::Result<()> {
         let (start, written) = (Instant::now(), self.array.counts().written);
         let step = Duration::from_nanos(ns).min(LOOK);

@@ -24,7 +24,7 @@ pub(crate) fn case(row: &Row) -> String {
     format!("{}t-{} {}", row.threads, row.labels[0].1, row.device)
 }
 
-/// One such table of the measured `key`, in a unit that is a `scale`th of it.
+/// One such table of the measured `key`, multiplied by `scale`.
 pub(crate) fn table(rows: &[Row], case: fn(&Row) -> String, key: &str, scale: f64) -> Table {
     let head =
         ["Case", "before", "±stddev", "mailed", "±stddev", "change", "ours", "±stddev", "change"];
@@ -35,7 +35,7 @@ pub(crate) fn table(rows: &[Row], case: fn(&Row) -> String, key: &str, scale: f6
     }
 }
 
-/// The variants of one scene, the first of which the others are compared with.
+/// The line of one scene: its variants, compared with the first.
 fn line(scene: &[Row], case: String, key: &str, scale: f64) -> Vec<String> {
     let mut cells = vec![case];
     let before = mean_and_deviation(scene[0].values(key).unwrap_or_default());
@@ -53,7 +53,7 @@ fn line(scene: &[Row], case: String, key: &str, scale: f64) -> Vec<String> {
     cells
 }
 
-/// Mean and standard deviation of a sample; `None` of nothing, or if a value is missing.
+/// Mean and standard deviation of a sample; `None` without values, or if a value is missing.
 fn mean_and_deviation(values: &[f64]) -> Option<(f64, f64)> {
     if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
         return None;

@@ -1,6 +1,6 @@
-//! Models of the ways to wait for a stripe, for every order of steps (loom). The array-wide
-//! conditions with a queue for each lock must be found stuck; what the others must catch when they
-//! are broken is listed in `scripts/loom.sh`.
+//! Models of the waits for a stripe, for every order of steps (loom). The model must find that
+//! array-wide conditions with a queue for each lock hang. `scripts/loom.sh` lists the mutations
+//! that the other models must catch.
 
 use std::sync::Arc;
 
@@ -28,7 +28,8 @@ fn sector(lock: u64, n: u64, locks: usize) -> u64 {
     (n * locks as u64 + lock) * STRIPE_SECTORS
 }
 
-/// A cache of which every stripe is taken, by the calling thread; stripes in order of their locks.
+/// A cache whose stripes the calling thread has all taken; the stripes are in the order of their
+/// locks.
 fn full(scheme: Scheme, locks: usize, stripes: usize, user: &User) -> (Arc<Cache<()>>, Vec<u32>) {
     let cache = Cache::new(scheme, locks, stripes);
     cache.rescue(&user.locks);
@@ -41,8 +42,8 @@ fn full(scheme: Scheme, locks: usize, stripes: usize, user: &User) -> (Arc<Cache
     (Arc::new(cache), taken)
 }
 
-/// One thread waits for a stripe of lock 0. Four come back, one by one, that of lock 0 first: when
-/// it comes three quarters are still taken, and what comes later belongs to other locks.
+/// One thread waits for a stripe of lock 0. Four stripes come back, one by one, that of lock 0
+/// first. At that time three quarters are still taken, and the later ones belong to other locks.
 fn one_waiter(scheme: Scheme) {
     check(3, move || {
         let (own, waiter) = (user(), user());

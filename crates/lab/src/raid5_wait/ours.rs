@@ -61,8 +61,8 @@ impl Drop for Ours {
     }
 }
 
-/// Keeps its bios, with what they write, for the next file: as a page cache keeps its pages, they
-/// are not copied to be submitted.
+/// A writer that keeps its bios, with their data, for the next file. Like the pages of a page
+/// cache, the data is not copied for a submission.
 struct OursWriter<'a> {
     array: &'a Ours,
     cx: Context,

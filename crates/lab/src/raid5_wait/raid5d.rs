@@ -1,11 +1,11 @@
-//! The array's thread: takes stripes that have work, reads what they lack, computes parity, writes,
-//! and makes them free.
+//! The array's thread: takes stripes with work, reads missing pages, computes parity, writes, and
+//! frees the stripes.
 //!
 //! Invariants:
-//! * A stripe in this thread's hands has a reference of its own until it is `done`; from its first
-//!   I/O to the last of its writes no other thread has it.
-//! * `valid` are the pages that hold what the members do. A page is away while its I/O is in
-//!   flight.
+//! * The thread has a reference to each stripe that it handles until that is `done`. From the
+//!   stripe's first I/O to its last write no other thread has the stripe.
+//! * `valid` are the pages with the same contents as on the members. A page is away while its I/O
+//!   is in flight.
 
 use std::sync::Arc;
 
@@ -91,7 +91,7 @@ impl Raid5d {
         }
     }
 
-    /// One turn at everything; says whether there was anything.
+    /// Does one round of all work. True if there was any.
     fn round(&mut self) -> bool {
         let shared = self.shared.clone();
         let locks = self.cx.locks().clone();
@@ -122,7 +122,7 @@ impl Raid5d {
         any
     }
 
-    /// A stripe has work.
+    /// Handles a stripe with work.
     fn handle(&mut self, number: u32) {
         let (shared, locks) = (self.shared.clone(), self.cx.locks().clone());
         let stripe = shared.cache.stripe(number);
@@ -143,7 +143,7 @@ impl Raid5d {
         }
     }
 
-    /// The pages of a stripe that is at another place now hold nothing of use.
+    /// Finds the pages of a stripe. If the stripe has another sector now, no page is valid.
     fn find_pages(&mut self, number: u32, sector: u64) {
         let state = &mut self.states[number as usize];
         if state.sector != Some(sector) {
@@ -151,8 +151,8 @@ impl Raid5d {
         }
     }
 
-    /// How to write these pages, and what has to be read for it: the less, and if it is as much,
-    /// reconstructing (Linux `rmw_level` 1).
+    /// The method to write these pages, and the pages to read for it: the method with fewer reads,
+    /// and on a tie reconstruct-write (Linux `rmw_level` 1).
     fn plan(&self, number: u32, written: Roles) -> (Method, Roles) {
         let state = &self.states[number as usize];
         let (data, parity) = self.roles(number);
@@ -172,7 +172,7 @@ impl Raid5d {
         (all & !parity, parity)
     }
 
-    /// Everything that is needed is there: new data into its pages, parity, and out.
+    /// Puts the new data into the pages, computes parity, and writes; all needed pages are there.
     fn write(&mut self, number: u32) {
         let (data, parity) = self.roles(number);
         let state = &mut self.states[number as usize];
@@ -229,13 +229,13 @@ impl Raid5d {
         }
     }
 
-    /// All is written.
+    /// Finishes a stripe whose writes have ended.
     fn finish(&mut self, number: u32) {
         let locks = self.cx.locks().clone();
         let writes = std::mem::take(&mut self.states[number as usize].writes);
         self.shared.written.fetch_add(writes.len() as u64, Relaxed);
         for Page { data, ticket, .. } in writes {
-            // Its owner fills it again as soon as the last has ended.
+            // The owner reuses the memory as soon as the last bio has ended.
             drop(data);
             ticket.end(&locks);
         }
@@ -243,7 +243,7 @@ impl Raid5d {
         self.done.push(number);
     }
 
-    /// Flushes all members for all tickets that have asked, unless that goes on already.
+    /// Flushes all members for all tickets that asked for it, unless a flush is in flight.
     fn flush(&mut self) {
         if self.flushes_left > 0 {
             return;
@@ -275,7 +275,7 @@ impl State {
         each(roles).filter_map(|role| self.pages[role].as_deref()).collect()
     }
 
-    /// Copies what is written into the pages, in order.
+    /// Copies the written data into the pages, in order.
     fn fill(&mut self) {
         for write in &self.writes {
             let Some(page) = &mut self.pages[write.role as usize] else { continue };

@@ -15,7 +15,7 @@ use super::cache::STRIPES;
 
 /// mdadm's default layout, left-symmetric.
 const LEFT_SYMMETRIC: u32 = 2;
-/// 64 KiB: small, so that a bio of the load covers whole rows of most arrays.
+/// The chunk, 64 KiB: small, so that a bio of the load covers whole rows of most arrays.
 const CHUNK_SECTORS: u64 = 128;
 /// Room for all files of the load on the smallest array, and some more.
 const MEMBER_BYTES: u64 = 256 << 20;
@@ -50,7 +50,7 @@ pub struct Scene {
     pub threads: u32,
 }
 
-/// The mail's arrays, with its 64 threads (`most` at the most) and with one.
+/// The mail's arrays, with its 64 threads (or `most`, if that is less) and with one.
 pub fn scenes(most: u32) -> Vec<Scene> {
     let arrays = [(Members::Ram, 4), (Members::Ram, 9), (Members::Disks, 3)];
     let threads: &[u32] = if most > 1 { &[64, 1] } else { &[1] };
@@ -73,7 +73,7 @@ impl Scene {
     /// Where data and parity lie.
     ///
     /// # Errors
-    /// When there is no such array.
+    /// The parameters do not allow such an array.
     pub fn layout(&self) -> anyhow::Result<Layout> {
         let layout = Layout::new(Level::Raid5, LEFT_SYMMETRIC, self.disks, CHUNK_SECTORS);
         layout.map_err(|error| anyhow!(error))
@@ -90,7 +90,7 @@ impl Scene {
     /// Opens a stack by its text.
     ///
     /// # Errors
-    /// When something in it cannot be opened.
+    /// When a device in it cannot be opened.
     pub(crate) fn open_of(&self, text: String, at: &OpenEnv) -> anyhow::Result<LiveStack> {
         let spec = self.check(text)?;
         LiveStack::open(&spec, at).map_err(|report| anyhow!(report.render(false)))

@@ -1,4 +1,4 @@
-//! The array of Linux's shape: writers put their pages into stripes, one thread does the rest.
+//! The array in Linux's design: writers put their pages into stripes, and one thread does the rest.
 
 #![expect(clippy::disallowed_types, reason = "a laboratory joins its threads, and serves nobody")]
 
@@ -27,7 +27,7 @@ struct Shaped {
     thread: Option<JoinHandle<()>>,
 }
 
-/// With one wait queue.
+/// Opens the array with one wait queue.
 ///
 /// # Errors
 /// When a context or a thread cannot be had.
@@ -35,7 +35,7 @@ pub(super) fn before(opening: &Opening<'_>) -> anyhow::Result<Box<dyn Array>> {
     Ok(Box::new(open(Scheme::Baseline, opening)?))
 }
 
-/// With a queue for each hash lock.
+/// Opens the array with a queue for each hash lock.
 ///
 /// # Errors
 /// When a context or a thread cannot be had.
@@ -94,8 +94,8 @@ impl Drop for Shaped {
     }
 }
 
-/// A thread that writes. The stripes of its bio are held until the bio's end, as by a plug, so that
-/// a stripe gets all of its pages before anybody looks at it.
+/// A writer for one thread. It holds the stripes of a bio until the whole bio is submitted or it
+/// has to wait, like a plug, so that a stripe gets all of its pages before raid5d handles it.
 struct ShapedWriter<'a> {
     array: &'a Shaped,
     user: User,

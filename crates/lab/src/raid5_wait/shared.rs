@@ -1,4 +1,4 @@
-//! The state that the writers of an array of Linux's shape share with its thread.
+//! The state that the writers of an array in Linux's design share with its thread.
 
 use std::sync::Arc;
 
@@ -36,6 +36,6 @@ pub(super) struct Shared {
     pub(super) failed: AtomicBool,
     pub(super) stop: AtomicBool,
     pub(super) registry: Arc<LockRegistry>,
-    /// Of the device's own calls.
+    /// Counters of the locks that the array's own calls take, such as a rescue.
     pub(super) own: Arc<LockCounters>,
 }

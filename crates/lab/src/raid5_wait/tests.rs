@@ -1,4 +1,4 @@
-//! The ways to wait, step by step.
+//! Tests of the ways to wait, step by step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::*};
@@ -28,16 +28,16 @@ fn sector(stripe: usize) -> u64 {
     stripe as u64 * STRIPE_SECTORS
 }
 
-/// A cache of which every stripe is taken; `stripe % HASH_LOCKS` is its lock.
+/// A cache whose stripes are all taken; `stripe % HASH_LOCKS` is a stripe's lock.
 fn full(scheme: Scheme, user: &User) -> Cache<()> {
     let cache = Cache::new(scheme, HASH_LOCKS, STRIPES);
     (0..STRIPES).for_each(|n| assert_eq!(cache.get(user, sector(n), || ()), n as u32));
     cache
 }
 
-/// Frees the stripes of `locks` while a thread waits for one of lock 0, those of lock 0 first and
-/// the others when it has looked again. Says how often the waiter slept, and whether it got a
-/// stripe without being rescued.
+/// Frees the stripes of `locks` while a thread waits for one of lock 0: those of lock 0 first, and
+/// the others when the thread has checked again. Returns how often the waiter slept, and whether it
+/// got a stripe without a rescue.
 fn waits(scheme: Scheme) -> (u32, bool) {
     let (own, waiter) = (user(), user());
     let cache = full(scheme, &own);
@@ -71,7 +71,7 @@ fn waits(scheme: Scheme) -> (u32, bool) {
 
 #[test]
 fn the_mailed_way_loses_a_wake_up() {
-    // It slept again when 7/8 were taken, and nobody woke it when they were not.
+    // It slept again while 7/8 were taken, and nobody woke it when fewer were.
     assert_eq!(waits(Scheme::Patched), (2, false));
     assert_eq!(waits(Scheme::Baseline), (2, true));
     assert_eq!(waits(Scheme::Sharded), (1, true));
@@ -96,7 +96,7 @@ fn stripes_are_found_by_their_sector() {
     assert_eq!(get(2 * HASH_LOCKS), second, "the first is in use again");
 }
 
-/// Work goes before freedom; what has to read waits until nothing else is left.
+/// A stripe with work is not freed; one that needs reads waits until no other work is left.
 #[test]
 fn stripes_with_work_are_not_free() {
     let user = user();
@@ -150,7 +150,7 @@ fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
                 done.fetch_add(1, SeqCst);
             });
         }
-        // The mailed one may have to be helped.
+        // The mailed variant may need a rescue.
         while done.load(SeqCst) < threads as u32 {
             thread::yield_now();
             array.rescue();
@@ -161,7 +161,7 @@ fn holds_what_is_written(open: Open, disks: u32, threads: u64) {
     let mut files: Vec<u8> =
         (0..2 * threads).flat_map(|n| load::content(n, SMALL).to_vec()).collect();
     compare(&layout, &at, &members, &files);
-    // Nothing is in the cache of an array that has just been opened: single pages have to read.
+    // The cache of a new array is empty, so writes of single pages need reads.
     let array = open(&Opening { scene: &scene, layout, members: &members, at: &at }).unwrap();
     rewrite_pages(&*array, &mut files);
     drop(array);
@@ -179,7 +179,8 @@ fn rewrite_pages(array: &dyn Array, files: &mut [u8]) {
     writer.sync().unwrap();
 }
 
-/// Every page of `files` is where the layout says, and parity is the xor of its row's data.
+/// Checks that every page of `files` is at its place in the layout, and that parity is the xor of
+/// its row's data.
 fn compare(layout: &Layout, at: &OpenEnv, members: &[Arc<dyn Device>], files: &[u8]) {
     let mut cx = ContextSet::counted_by(at.locks.clone()).open(Engine::Auto).unwrap();
     let members: Vec<ChannelId> = members.iter().map(|member| cx.open(member).unwrap()).collect();
@@ -219,7 +220,7 @@ fn arrays_hold_what_is_written() {
     }
 }
 
-/// The shape of what the experiment gives, on runs far too short to say anything of speed.
+/// Checks the form of an outcome, with runs far too short to measure speed.
 #[test]
 fn an_outcome_has_a_row_for_each_variant_of_each_scene() {
     let options = Options { runs: 1, runtime_ns: 1_000_000, threads: 3, ..Options::default() };

@@ -1,13 +1,13 @@
-//! Threads that sleep until somebody wakes them by name: Linux's `wait_queue_head` and its tasks.
+//! Threads that sleep until another thread wakes them: Linux's `wait_queue_head` and its tasks.
 //!
 //! A thread that waits for a condition enters the queue, *then* looks at the condition, and sleeps
 //! if it does not hold ([`WaitQueue::enter`]). A thread that changes the condition does so first
 //! and wakes then. The queue's lock orders the two, so no wake-up is lost.
 //!
 //! Invariants:
-//! * A sleeper is in one queue at the most, and there once.
-//! * A sleeper that is taken out of a queue to be woken is marked awake before the queue's lock is
-//!   free.
+//! * A sleeper is in at most one queue, and once.
+//! * A sleeper that a waker takes out of a queue is marked awake before the queue's lock is
+//!   released.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Sleeper {
         *self.awake.lock(user) = false;
     }
 
-    /// Sleep until woken; not at all if that has happened since the preparation.
+    /// Sleep until woken; return at once if a wake-up came since the preparation.
     pub fn sleep(&self, user: &LockCounters) {
         let mut awake = self.awake.lock(user);
         while !*awake {
@@ -51,7 +51,7 @@ impl Sleeper {
     }
 }
 
-/// Sleepers that wait for the same, first come first woken.
+/// A queue of sleepers that wait for the same condition, first come first woken.
 pub struct WaitQueue {
     waiting: Lock<VecDeque<Arc<Sleeper>>>,
     woken: AtomicU64,
@@ -74,13 +74,13 @@ impl WaitQueue {
         waiting.push_back(sleeper.clone());
     }
 
-    /// Take a sleeper out again that found its condition true. If somebody has woken it meanwhile,
-    /// that wake-up is used up.
+    /// Take out a sleeper that found its condition true. A wake-up that has reached it meanwhile is
+    /// consumed.
     pub fn leave(&self, sleeper: &Arc<Sleeper>, user: &LockCounters) {
         self.waiting.lock(user).retain(|other| !Arc::ptr_eq(other, sleeper));
     }
 
-    /// Wake the first; says whether there was one.
+    /// Wake the first sleeper. True if there was one.
     pub fn wake_one(&self, user: &LockCounters) -> bool {
         let mut waiting = self.waiting.lock(user);
         let first = waiting.pop_front();

@@ -1,4 +1,4 @@
-//! No throttle: what is left when it is compiled out.
+//! No throttle, as if it were compiled out.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use drystone_core::mailbox::Message;
 use drystone_core::{BioList, Channel, ChannelId, Env};
 use drystone_throttle::{DeviceThrottle, Throttle, ThrottleChannel};
 
-/// Everything passes, whatever its group, and nothing is counted. Its own channel.
+/// A throttle that lets every bio pass and counts nothing. It is its own channel.
 pub struct NoThrottle;
 
 impl Throttle for NoThrottle {

@@ -1,6 +1,6 @@
-//! A channel that keeps what has to wait, and asks again when it is time.
+//! A channel that keeps bios that must wait, and asks again in time.
 //!
-//! Invariant: of a group and direction that has bios in `kept`, none passes but the first of these.
+//! Invariant: if a group and direction has bios in `kept`, only the first of these may pass.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use drystone_throttle::ThrottleChannel;
 
 use super::queue::direction;
 
-/// The authority that a channel asks whether a bio may pass.
+/// The interface that decides whether a bio may pass.
 pub trait Gate: Send {
-    /// Charge and count `bio` at `now` (the time of the submission by itself), which passes then.
+    /// Charge and count `bio`, which then passes. `now` defaults to the time of its submission.
     ///
     /// # Errors
-    /// If it may not pass: when to ask again.
+    /// If the bio may not pass: the time to ask again.
     fn ask(&mut self, env: &mut Env, bio: &Bio, now: Option<Ns>) -> Result<(), Ns>;
 }
 
@@ -25,7 +25,7 @@ pub trait Gate: Send {
 pub struct Keeping<G> {
     gate: G,
     kept: BioList,
-    /// When to ask again.
+    /// The time to ask again.
     due: Ns,
 }
 
@@ -58,7 +58,7 @@ impl<G: Gate> Keeping<G> {
         self.kept.push(bio);
     }
 
-    /// Ask again for each bio that may be next; what passes comes to `pass`.
+    /// Ask again for each bio that may be next; bios that pass go to `pass`.
     fn retry(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
         let (mut bios, mut blocked) = (self.kept.take(), Vec::new());
         self.due = Ns::MAX;

@@ -9,8 +9,8 @@
 //! charged as one, and what has to wait does so in its own channel, without the lock, in the order
 //! of its group there.
 //!
-//! A stack gets one of them by type (`drystone_stack::live::open_with`), so the product has no
-//! branch for their sake.
+//! A stack gets one of them as a type parameter (`drystone_stack::live::open_with`), so the product
+//! has no branch for them.
 
 mod absent;
 mod baseline;

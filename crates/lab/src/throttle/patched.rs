@@ -1,8 +1,8 @@
-//! The series of 2011: a bio's group is looked up by a read that takes no lock, and counted for its
-//! context alone; only where the group has a rule in the bio's direction the device's queue lock is
-//! taken, and the group charged, as before.
+//! The series of 2011: the look-up of a bio's group takes no lock, and the bio is counted for its
+//! context alone. Only if the group has a rule in the bio's direction, the device's queue lock is
+//! taken and the group charged, as before.
 //!
-//! Linux reads under RCU; here each channel keeps a copy and looks whether it is the current one
+//! Linux reads under RCU. Here each channel keeps a copy and checks whether it is current
 //! ([`drystone_core::Published`]). A second look-up, under the lock, finds the counters to charge.
 
 use std::sync::Arc;

@@ -1,9 +1,8 @@
-//! The state that the device's one lock guards: the groups that there are, by what they are bound,
-//! and what was charged.
+//! The state that the device's one lock guards: the groups, their limits, and the charges.
 //!
 //! Invariants:
-//! * The holder of the lock has called [`Queue::refresh`] before it looks a group up.
-//! * Slices stay while groups and limits change, with what was charged in them.
+//! * The holder of the lock calls [`Queue::refresh`] before it looks a group up.
+//! * Slices keep their charges while groups and limits change.
 
 use drystone_core::clock::Ns;
 use drystone_core::sync::{Lock, LockCounters};
@@ -17,8 +16,7 @@ use super::{QUEUE_LOCK, STATS_LOCK};
 
 /// Bytes that a discard is charged, as in Linux.
 const DISCARD_BYTES: u64 = 512;
-/// Nobody waits longer without a look, so that a limit that was raised is noticed (Linux: 8
-/// slices).
+/// The longest wait without another check, so that a bio notices a raised limit (Linux: 8 slices).
 const LONGEST_NS: Ns = 8 * SLICE_NS;
 
 /// A group on the device.
@@ -42,7 +40,7 @@ pub(super) fn direction(bio: &Bio) -> usize {
 }
 
 impl Queue {
-    /// One behind the device's lock.
+    /// A new queue behind the device's lock.
     pub(super) fn locked() -> Lock<Queue> {
         Lock::new(QUEUE_LOCK, Queue::default())
     }
@@ -66,8 +64,8 @@ impl Queue {
         self.slices.resize(self.groups.len(), Default::default());
     }
 
-    /// Look the group of `bio` up and charge `bio` at every limit on its way; if one forbids that,
-    /// the time at which to ask again.
+    /// Look up the group of `bio`, and charge `bio` at every limit on its way. Returns the time to
+    /// ask again if a limit forbids it.
     #[inline]
     pub(super) fn charge(&mut self, bio: &Bio, now: impl FnOnce() -> Ns) -> Result<(), Ns> {
         let direction = direction(bio);

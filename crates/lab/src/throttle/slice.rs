@@ -1,10 +1,10 @@
-//! Linux's arithmetic of a limit (6.12): what may pass is counted in slices of 100 ms, the present
-//! one rounded up. In ns instead of jiffies.
+//! Linux's arithmetic of a limit (6.12): the permitted amount is counted in slices of 100 ms, the
+//! present one rounded up. Times are ns instead of jiffies.
 //!
 //! Invariants:
-//! * `bytes` and `ios` are what was charged since `start`.
-//! * A slice is as long as anything waits for it; else the one after its end begins with nothing
-//!   charged. Unused budget is lost, and overdrawn budget forgiven.
+//! * `bytes` and `ios` are the charges since `start`.
+//! * A slice lasts as long as a bio waits for it. Otherwise the next one begins without charges:
+//!   unused budget is lost, and overdrawn budget is forgiven.
 
 use drystone_core::clock::Ns;
 
@@ -52,7 +52,7 @@ impl Slice {
 
     fn extend(&mut self, now: Ns) {
         let is_used = now < self.start || now > self.end;
-        // A waiter may have been cancelled: then nobody came when the time was up.
+        // If a waiter was cancelled, no thread came when its time was up.
         let is_left = now > self.end.saturating_add(SLICE_NS);
         if is_used && !self.waits || is_left {
             *self = Slice { start: now, end: now + SLICE_NS, ..Slice::default() };
@@ -78,7 +78,7 @@ impl Slice {
         }
     }
 
-    /// Charge an I/O of `bytes` that passes at `now`, and forget what is settled.
+    /// Charge an I/O of `bytes` that passes at `now`, and drop the charges of past slices.
     pub(super) fn charge(&mut self, now: Ns, rates: Rates, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.ios += 1;
@@ -103,7 +103,8 @@ mod tests {
 
     const KIB: u64 = 1024;
 
-    /// When each of `count` I/Os of `bytes` passes that come one after the other from 0 on.
+    /// The time at which each of `count` I/Os of `bytes` passes; they come one after the other from
+    /// 0 on.
     fn passed(count: u64, rates: Rates, bytes: u64) -> Vec<Ns> {
         let (mut slice, mut now) = (Slice::default(), 0);
         let pass = |_| {

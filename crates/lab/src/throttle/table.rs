@@ -2,7 +2,7 @@
 
 use drystone_throttle::{Bounds, GroupId};
 
-/// Something for each group that there is.
+/// A value for each existing group.
 pub(super) struct Table<G>(Vec<Option<(GroupId, G)>>);
 
 impl<G> Default for Table<G> {
@@ -12,7 +12,7 @@ impl<G> Default for Table<G> {
 }
 
 impl<G> Table<G> {
-    /// Places, all of which have smaller numbers.
+    /// The number of slots; all groups have smaller numbers.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -23,7 +23,8 @@ impl<G> Table<G> {
         place.filter(|(id, _)| *id == group).map(|(_, value)| value)
     }
 
-    /// Have the root and the groups of `all`, each made by `make` of what there was for it.
+    /// Rebuild the table for the root and the groups of `all`; `make` gets the previous value of
+    /// each.
     pub(super) fn rebuild(
         &mut self,
         all: Vec<Bounds>,

@@ -1,5 +1,5 @@
-//! The experiment `blk-throttle-accuracy`: what limits ask and what they give, over time, in real
-//! time on a null device, since that is what users see.
+//! The experiment `blk-throttle-accuracy` compares limits with the achieved rates over time. It
+//! runs in real time on a null device, because users see real time.
 
 mod sheet;
 mod taken;
@@ -36,7 +36,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-/// Nothing is limited.
+/// A change that removes all limits.
 const MAX: Change =
     Change { rbps: Some(None), wbps: Some(None), riops: Some(None), wiops: Some(None) };
 
@@ -105,7 +105,7 @@ fn measure(sheet: &Sheet, steps: Steps) -> anyhow::Result<Taken> {
     let works: Vec<Work> = works.collect::<Option<_>>().context("a flow without its group")?;
     on_opened(&device, &at, &works, |crew| {
         let taken = watch(sheet, steps, crew, limit)?;
-        // Bios that still wait would keep the threads from their end.
+        // Bios that still wait for a limit would delay the end of the threads.
         limit(&MAX)?;
         Ok(taken)
     })
@@ -153,7 +153,7 @@ fn work(flow: &Flow, group: u32) -> Work {
     }
 }
 
-/// Flows that are judged: each, and all together where they share a limit.
+/// The flows to judge: each, and all together if they share a limit.
 fn judged(sheet: &Sheet) -> Vec<(String, Vec<usize>)> {
     let each = sheet.flows.iter().enumerate().map(|(n, flow)| (flow.name.to_owned(), vec![n]));
     let writes = sheet.flows.iter().filter(|flow| flow.is_write).count();
@@ -209,7 +209,7 @@ struct FlowLine<'a> {
 }
 
 impl FlowLine<'_> {
-    /// The rate of the first half, and that of the second where the limit changes.
+    /// The rate of the first half, and that of the second if the limit changes.
     fn both(&self, rate: impl Fn(usize) -> Option<f64>) -> String {
         let [first, second] = [0, 1].map(|half| rate(half).map_or("-".to_owned(), shown));
         if self.sheet.then.is_some() { format!("{first}, {second}") } else { first }
@@ -225,7 +225,7 @@ impl FlowLine<'_> {
         all.fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most })
     }
 
-    /// The part of a window's I/Os that one of them is.
+    /// One I/O as a part of a window's I/Os.
     fn one_io(&self, steps: Steps) -> f64 {
         let ios = self.flows.iter().map(|flow| self.sheet.flows[*flow].asked[0]).sum::<f64>();
         1.0 / (ios * steps.window_seconds())

@@ -1,4 +1,4 @@
-//! The sheets: limits of groups, and the load of each, which would be more without them.
+//! The sheets: limits of groups, with loads that exceed the limits.
 
 use drystone_throttle::Change;
 
@@ -14,13 +14,13 @@ pub(super) struct Flow {
     pub(super) is_write: bool,
     pub(super) bytes: u64,
     pub(super) depth: usize,
-    /// It wants no more than so many a second.
+    /// The most I/Os a second that it submits by itself.
     pub(super) wants: Option<u64>,
     /// The rate that it must get, I/Os a second: in the first half, and in the second.
     pub(super) asked: [f64; 2],
 }
 
-/// In what rates are shown.
+/// The unit in which rates are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RateUnit {
     Iops,
@@ -35,7 +35,7 @@ impl RateUnit {
         }
     }
 
-    /// A rate of I/Os of `bytes` in it.
+    /// A rate of I/Os of `bytes`, in this unit.
     pub(super) fn of(self, iops: f64, bytes: u64) -> f64 {
         match self {
             RateUnit::Iops => iops,
@@ -51,7 +51,7 @@ pub(super) struct Sheet {
     pub(super) unit: RateUnit,
     /// All groups, parents first.
     pub(super) groups: &'static [&'static str],
-    /// The group that has limits, and these; and what they become half-way.
+    /// The group with limits, its limits, and their values from half-way on.
     pub(super) limited: &'static str,
     pub(super) limits: Change,
     pub(super) then: Option<Change>,
@@ -66,7 +66,7 @@ fn rbps(limit: u64) -> Change {
     Change { rbps: Some(Some(limit)), ..Change::default() }
 }
 
-/// Reads of `bytes` in a group, which must have `asked` I/Os a second of them.
+/// Reads of `bytes` in a group, which must get `asked` of them a second.
 fn reads(group: &'static str, bytes: u64, depth: usize, asked: f64) -> Flow {
     let (name, asked) = (group, [asked; 2]);
     Flow { name, group, is_write: false, bytes, depth, wants: None, asked }
@@ -100,7 +100,7 @@ fn changing(name: &'static str, from: u64, to: u64) -> Sheet {
     sheet
 }
 
-/// Four threads in one group, which need not get the same.
+/// Four threads in one group, whose rates need not be equal.
 fn shared(name: &'static str, limit: u64) -> Sheet {
     let mut sheet = by_ios(name, limit);
     let names = ["thread 1", "thread 2", "thread 3", "thread 4"];
@@ -171,7 +171,7 @@ pub(super) fn all() -> Vec<Sheet> {
 mod tests {
     use super::*;
 
-    /// A sheet asks for as much as its limits give.
+    /// The requested rates of a sheet are those of its limits.
     #[test]
     fn what_is_asked_is_what_the_limits_give() {
         for sheet in all() {

@@ -1,8 +1,8 @@
-//! The result of a run of a sheet: counts over time, and what follows from them.
+//! The result of a run of a sheet: counts over time, and figures computed from them.
 
 use super::sheet::Sheet;
 
-/// Lengths of a run, in steps between two looks at the counts.
+/// Lengths of the parts of a run, in steps between two readings of the counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steps {
     pub(super) step_ns: u64,
@@ -13,7 +13,8 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// For a run time of two seconds: a look each 100 ms, a second to settle, windows of ten.
+    /// The steps of a runtime. For two seconds: a reading each 100 ms, a second to settle, windows
+    /// of ten steps.
     pub(super) fn of(runtime_ns: u64) -> Self {
         Steps { step_ns: (runtime_ns / 20).max(1), settle: 10, window: 100 }
     }
@@ -32,7 +33,7 @@ impl Steps {
     }
 }
 
-/// One look: the time since the beginning, s, and the I/Os of each flow so far.
+/// One reading: the time since the start, s, and the I/Os of each flow so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Look {
     pub(super) at: f64,
@@ -47,7 +48,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// I/Os a second of a flow between two looks.
+    /// I/Os a second of a flow between two readings.
     fn rate(&self, flow: usize, from: usize, to: usize) -> f64 {
         let (from, to) = (&self.looks[from], &self.looks[to]);
         (to.ios[flow] - from.ios[flow]) as f64 / (to.at - from.at)
@@ -62,8 +63,8 @@ impl Taken {
         self.rate(flow, from, to)
     }
 
-    /// The greatest deviation of `flows` together, as a part of what was asked, over any window
-    /// after the beginning in which that did not change.
+    /// The greatest deviation of `flows` together, relative to the requested rate, over any window
+    /// after the start in which that rate did not change.
     pub(super) fn deviation(&self, sheet: &Sheet, flows: &[usize], steps: Steps) -> f64 {
         let windows = (steps.settle..=steps.all() - steps.window)
             .filter(|from| sheet.then.is_none() || *from <= steps.settle || *from >= steps.half());
@@ -81,8 +82,8 @@ impl Taken {
             .fold(0.0, |most: f64, it| if it.abs() > most.abs() { it } else { most })
     }
 
-    /// The rate of a flow over time, in the sheet's unit: each point is the mean of the time before
-    /// it, which is so long that some I/Os fall into it.
+    /// The rate of a flow over time, in the sheet's unit: each point is the mean over the time
+    /// before it, which is so long that some I/Os fall into it.
     pub(super) fn series(&self, sheet: &Sheet, flow: usize, steps: Steps) -> Vec<(f64, f64)> {
         let each = sheet.flows[flow].asked[0] * steps.step_ns as f64 / 1e9;
         let stride = if each >= 5.0 { 1 } else { 10 };

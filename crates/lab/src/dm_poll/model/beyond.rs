@@ -1,4 +1,4 @@
-//! Figures beyond the cores at hand: a table with a poller on each of more cores.
+//! Figures for more cores than the machine has: a table with a poller on each core.
 
 use super::load::{Figures, Way};
 
@@ -15,14 +15,14 @@ impl Beyond {
         self.ways.iter().find(|(own, _)| *own == way).map(|(_, found)| found)
     }
 
-    /// The time that an interrupt would have to take of its submitter's core, ns of an I/O, for
-    /// polling to be as fast.
+    /// The time of an interrupt on its submitter's core, ns of an I/O, at which polling is equally
+    /// fast.
     pub(super) fn break_even_ns(&self, way: Way) -> Option<f64> {
         let each = |found: &Figures| f64::from(self.cores) * 1e9 / found.iops;
         Some(each(self.of(way)?) - each(self.of(Way::Interrupt)?))
     }
 
-    /// IOPS more than by interrupt, as a part.
+    /// The relative gain in IOPS over interrupts.
     pub(super) fn gain(&self, way: Way) -> Option<f64> {
         Some(self.of(way)?.iops / self.of(Way::Interrupt)?.iops - 1.0)
     }

@@ -1,8 +1,8 @@
-//! Input of the simulation, measured on this machine: looks at a poll queue, the lock held
-//! in them, words to another thread.
+//! Input of the simulation, measured on this machine: polls of a queue, their lock hold times, and
+//! messages to another thread.
 //!
-//! Each is a median of many short stretches, since one in which a thread lost its core says
-//! nothing.
+//! Each is a median of many short series, since a series in which a thread lost its core is
+//! useless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -23,27 +23,27 @@ use super::super::scene::{self, VOLUME};
 use crate::model::costs::empty_hold_ns;
 use crate::row::spread;
 
-/// Looks that are timed together; short beside the device's latency.
+/// Polls that are timed together; short beside the device's latency.
 const LOOKS: u32 = 20;
-/// I/Os of a look that finds some.
+/// I/Os of a successful poll.
 const FOUND: usize = 8;
-/// Longest that a look is tried for which finds them.
+/// The longest wait for a poll that finds all of them.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Words that are sent one after the other.
+/// Messages that are sent one after the other.
 const WORDS: usize = 64;
 
-/// Of looks and words, ns, medians.
+/// The costs of polls and messages, ns: medians.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Inputs {
-    /// A look that finds nothing, and how long of that it holds the lock.
+    /// The time of a poll that finds nothing, and its hold of the lock.
     pub look_ns: f64,
     pub hold_ns: f64,
-    /// Time that each I/O that it finds adds, and of that with the lock.
+    /// The time that each found I/O adds, and the part of it with the lock.
     pub found_ns: f64,
     pub found_hold_ns: f64,
-    /// Taking in a request that another core has sent to the device's.
+    /// The time in which the device's core takes in a request from another core.
     pub take_in_ns: f64,
-    /// Telling a thread that is awake: one on another core, and without any transfer.
+    /// The time to notify a thread that is awake: on another core, and without any transfer.
     pub tell_ns: f64,
     pub send_ns: f64,
 }
@@ -56,7 +56,7 @@ pub fn measure(cores: &Cores, each: Duration) -> anyhow::Result<Inputs> {
     let core = cores.submit[0];
     let (look_ns, hold_ns) = {
         let _pinned = Pinned::to(core)?;
-        // So slow that nothing ends while it is looked for.
+        // The device is so slow that no I/O ends during the polls.
         let mut one = Polled::open(5_000)?;
         (one.empty_look_ns(each)?, one.empty_hold_ns(each)?)
     };
@@ -79,7 +79,7 @@ pub fn measure(cores: &Cores, each: Duration) -> anyhow::Result<Inputs> {
 
 /// A context with polled I/O on the volume of the experiment's first scene.
 struct Polled {
-    // Before the stack that it uses.
+    // Dropped before the stack that it uses.
     cx: Context,
     device: ChannelId,
     at: OpenEnv,
@@ -121,7 +121,7 @@ impl Polled {
         cookie
     }
 
-    /// Look until all have ended.
+    /// Poll until all I/Os have ended.
     fn drain(&mut self, cookie: &Cookie) -> anyhow::Result<()> {
         while self.idle.len() < FOUND {
             self.cx.poll_for(cookie, &mut self.reaped);
@@ -138,7 +138,7 @@ impl Polled {
         Ok(())
     }
 
-    /// The results of `one` over and over while a bio is in flight that has not ended.
+    /// The median of `one`, called repeatedly while a bio is in flight.
     fn fruitless(
         &mut self,
         each: Duration,
@@ -178,13 +178,14 @@ impl Polled {
         })
     }
 
-    /// Mean time for which looks held the queue's lock.
+    /// The mean time for which polls held the queue's lock.
     fn hold_ns(&self) -> f64 {
         let holds = self.at.locks.reset().get(LockClass::NullDevice).holds;
         holds.total_ns as f64 / holds.count.max(1) as f64
     }
 
-    /// A look that finds all: of that with the lock if `holds`, else all of it.
+    /// The time of a poll that finds all I/Os: its hold of the lock if `holds`, otherwise all of
+    /// it.
     fn full_look_ns(&mut self, each: Duration, holds: bool) -> anyhow::Result<f64> {
         self.at.locks.time_holds(holds);
         let measuring = if holds { empty_hold_ns() } else { clock_ns() };
@@ -214,26 +215,26 @@ fn median(values: &[f64]) -> f64 {
     spread(values).map_or(0.0, |(_, median, _)| median)
 }
 
-/// Time that reading the clock adds to something that is timed.
+/// The time that a clock reading adds to a timed interval.
 fn clock_ns() -> f64 {
     let all: Vec<f64> = (0..1000).map(|_| Instant::now().elapsed().as_nanos() as f64).collect();
     median(&all)
 }
 
-/// Words to a channel that `cx` has not, which drops them when it reaps.
+/// Messages to a channel that `cx` does not have: it drops them when it reaps.
 fn words(cx: &Context) -> Vec<Arc<Message>> {
     let to = Arc::downgrade(cx.handle());
     (0..WORDS).map(|n| Message::to(to.clone(), ChannelId(u32::MAX), n as u64)).collect()
 }
 
-/// Send all `words`, ns of one.
+/// Send all `words`. Returns the time of one, ns.
 fn send(words: &[Arc<Message>]) -> f64 {
     let begin = Instant::now();
     words.iter().for_each(|word| word.clone().send());
     begin.elapsed().as_nanos() as f64 / words.len() as f64
 }
 
-/// To oneself: no line moves.
+/// The time to send to the own thread: no cache line moves.
 fn send_ns(core: u32, each: Duration) -> anyhow::Result<f64> {
     let _pinned = Pinned::to(core)?;
     let mut cx = ContextSet::new(SystemClock::new()).open(Engine::Auto)?;
@@ -246,7 +247,8 @@ fn send_ns(core: u32, each: Duration) -> anyhow::Result<f64> {
     Ok(median(&all))
 }
 
-/// From core `from` to a thread on core `to` that reaps all the while, as one that submits does.
+/// The time to send from core `from` to a thread on core `to` that reaps constantly, as a submitter
+/// does.
 fn tell_ns(to: u32, from: u32, each: Duration) -> anyhow::Result<f64> {
     let _pinned = Pinned::to(from)?;
     let mut cx = ContextSet::new(SystemClock::new()).open(Engine::Auto)?;
@@ -263,7 +265,7 @@ fn tell_ns(to: u32, from: u32, each: Duration) -> anyhow::Result<f64> {
         let (begin, mut all) = (Instant::now(), Vec::new());
         while begin.elapsed() < each && !reaper.is_finished() || all.is_empty() {
             all.push(send(&words));
-            // Until all have been taken.
+            // Wait until all have been taken.
             while words.iter().any(|word| Arc::strong_count(word) > 1) && !reaper.is_finished() {
                 std::hint::spin_loop();
             }
@@ -275,8 +277,7 @@ fn tell_ns(to: u32, from: u32, each: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// Taking words out of a channel on core `to` that come from core `from`, as the device's thread
-/// does.
+/// The time to receive messages from core `from` on core `to`, as the device's thread does.
 fn take_in_ns(from: u32, to: u32, each: Duration) -> anyhow::Result<f64> {
     let _pinned = Pinned::to(to)?;
     let (sender, receiver) = channel();
@@ -288,7 +289,7 @@ fn take_in_ns(from: u32, to: u32, each: Duration) -> anyhow::Result<f64> {
             let word = Arc::new(());
             while !done.load(Acquire) {
                 if asked.load(Acquire) > sent.load(Relaxed) {
-                    // Nobody is left to take them in only when the measurement has ended.
+                    // The receiver is gone only when the measurement has ended.
                     (0..WORDS as u64).for_each(|n| _ = sender.send((n, word.clone())));
                     sent.fetch_add(1, Release);
                 }

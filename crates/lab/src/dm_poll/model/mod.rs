@@ -1,15 +1,14 @@
-//! The model of `dm-poll`: pollers with a core each, more of them than this machine has cores for.
-//! Every modelled figure is marked; what feeds and checks it is measured in the same run.
+//! The model of `dm-poll`: pollers with a core each, on more cores than this machine has. Every
+//! modelled figure is marked; its inputs and checks are measured in the same run.
 //!
-//! * `inputs`: what is measured besides the points, `points`: the points, and an I/O's costs from
-//!   them.
+//! * `inputs`: measurements besides the points; `points`: the measured points, and an I/O's costs
+//!   computed from them.
 //! * `load`, `sim`, `parts`: the simulation, which takes all costs as values; `seeds`: the mean of
-//!   some of its runs; `beyond`: its figures beyond the cores at hand.
-//! * `verdict`, `page`: how far the model is off, what it lacks, and the page that says so.
+//!   some of its runs; `beyond`: its figures for more cores than the machine has.
+//! * `verdict`, `page`: the error of the model, the effects that it lacks, and the page about both.
 //!
-//! Polled requests wait for no thread, so two pollers can have both of this machine's cores: that
-//! is where the model's lines and busy queues are checked. By interrupt the device needs one of
-//! them.
+//! Polled requests wait for no thread, so two pollers can have two cores of this machine: this
+//! checks the model's cache lines and busy queues. By interrupt the device needs one of the cores.
 
 mod beyond;
 mod inputs;
@@ -46,7 +45,7 @@ const JITTER: f64 = 0.5;
 /// Longest time that is simulated.
 const LONGEST_PS: Ps = 300_000_000_000;
 
-/// The tables that are modelled beyond the cores at hand, each with its ways to learn of ends.
+/// The tables that are modelled for more cores, each with its ways to learn of ends.
 const TABLES: [(&str, &[Way]); 3] = [
     (SEVERAL, &[Way::Interrupt, Way::Poll { skips: true }, Way::Poll { skips: false }]),
     (PINNED, &[Way::Interrupt, Way::Poll { skips: true }]),
@@ -68,7 +67,8 @@ pub fn model(options: &ModelOptions, say: Progress<'_>) -> anyhow::Result<ModelO
         let _pinned = Pinned::to(cores.device)?;
         wake::measure(cores.submit[0])?
     };
-    // A context that is woken: from the call until it goes on, which ends with a switch to it.
+    // The time of a wake-up lasts from the call until the context goes on; it includes the switch
+    // to the context.
     costs.latency_ps = costs::ps(wake.latency_ns).saturating_sub(costs.switch_ps);
     let mut points = points::all(options.threads, &cores);
     points::measure(&mut points, options, say)?;
@@ -103,7 +103,7 @@ pub fn model(options: &ModelOptions, say: Progress<'_>) -> anyhow::Result<ModelO
     Ok(page.outcome(EXPERIMENT.name))
 }
 
-/// The numbers of cores that were asked for, and the mail's.
+/// The requested numbers of cores, and the mail's.
 fn shown(asked: &[u32]) -> Vec<u32> {
     let mut cores = asked.to_vec();
     cores.push(POLLERS);
@@ -112,7 +112,7 @@ fn shown(asked: &[u32]) -> Vec<u32> {
     cores
 }
 
-/// The model's figures of a point that was measured, on the cores that it had.
+/// The model's figures of a measured point, on the cores that it had.
 fn check(
     points: &[Point],
     number: usize,
@@ -130,7 +130,7 @@ fn check(
     let turn_ps = costs.slice_ps * threads.div_ceil(cores) as u64;
     let had = points::had(points, number);
     let longest = LONGEST_PS.min(runtime_ns * 1000).max(1_000_000_000);
-    // Some turns of all threads where they share cores or lose them, which is where turns matter.
+    // If threads share cores or lose them, the time covers several turns of all threads.
     let alone = threads <= cores && had > 0.99;
     let time_ps = if alone { 20_000_000_000 } else { turn_ps * 40 }.clamp(1_000_000_000, longest);
     let setting = Setting { cores, threads, batch: 1, time_ps, had, jitter: JITTER, seed: SEED };
@@ -155,7 +155,7 @@ fn figures_beyond(
     let (cores, striped) = (cores as usize, table == STRIPE);
     let queues = if table == SEVERAL { 1 } else { cores };
     let load = Load { queues, devices: cores, ..load(way, depth, striped) };
-    // More pollers end as many I/Os in less time.
+    // More pollers end the same number of I/Os in less time.
     let time_ps = (40_000_000_000 / cores as u64).clamp(1_000_000_000, 10_000_000_000);
     let setting =
         Setting { cores, threads: cores, batch: 1, time_ps, had: 1.0, jitter: JITTER, seed: SEED };

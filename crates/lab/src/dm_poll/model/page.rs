@@ -394,7 +394,7 @@ fn looks_per_io(point: &Point) -> f64 {
     point.median(|sample| sample.locks_per_io)
 }
 
-/// The part of the looks that found something.
+/// The share of successful polls.
 fn fruitful(sample: &Sample) -> f64 {
     let sum = |of: fn(&Polls) -> u64| sample.polls.iter().map(|(_, polls)| of(polls)).sum::<u64>();
     sum(|polls| polls.success) as f64 / sum(|polls| polls.invoked).max(1) as f64

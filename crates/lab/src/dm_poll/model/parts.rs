@@ -1,9 +1,9 @@
-//! The parts that threads of the simulation meet: devices that keep time, and poll queues.
+//! The parts that threads of the simulation share: devices that keep time, and poll queues.
 //!
 //! Invariants:
 //! * A request is in one device's `due` or one queue's `arrivals` or `due`, once, until it is
 //!   found.
-//! * A queue has at most one holder, which is on a core, or ready: nobody sleeps with the lock.
+//! * A queue has at most one holder, which is on a core or ready: no thread sleeps with the lock.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,9 +14,9 @@ use crate::model::line::Line;
 /// A part of a bio on one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Part {
-    /// When the member has done it.
+    /// The time when the member has done it.
     pub at: Ps,
-    /// Its owner, and which of the owner's bios.
+    /// Its owner, and the number of the owner's bio.
     pub thread: usize,
     pub slot: usize,
     pub member: usize,
@@ -27,11 +27,11 @@ pub struct Part {
 /// A poll queue of a member.
 #[derive(Default)]
 pub struct Queue {
-    /// Of the lock's word, which every look writes to.
+    /// The line of the lock's word, to which every poll writes.
     pub word: Line,
     /// The lines that the lock protects.
     pub inside: Line,
-    /// Of the end of the arrivals, which submitters write to and pollers read.
+    /// The line of the arrivals' end, which submitters write and pollers read.
     pub tail: Line,
     pub holder: Option<usize>,
     /// Threads that wait, on their cores or off them, and threads that sleep.
@@ -42,14 +42,14 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Take in what has come; how many parts came from other cores than `core`.
+    /// Take in the arrivals. Returns how many parts came from other cores than `core`.
     pub fn take_arrivals(&mut self, core: usize) -> u64 {
         let foreign = self.arrivals.iter().filter(|part| part.core != core).count();
         self.due.extend(self.arrivals.drain(..).map(Reverse));
         foreign as u64
     }
 
-    /// Move to `found` what is done at `now`.
+    /// Move the parts that are done at `now` to `found`.
     pub fn take_due(&mut self, now: Ps, found: &mut Vec<Part>) {
         while let Some(Reverse(part)) = self.due.peek().copied().filter(|first| first.0.at <= now) {
             self.due.pop();
@@ -58,15 +58,15 @@ impl Queue {
     }
 }
 
-/// A core that keeps members' time and tells submitters, one after the other.
+/// A core that keeps members' time and notifies submitters, one after the other.
 #[derive(Default)]
 pub struct Device {
     due: BinaryHeap<Reverse<Part>>,
     telling: Option<Part>,
     free_at: Ps,
-    /// When it goes away for others' work.
+    /// The time when it goes away for other work.
     had_until: Ps,
-    /// Time that it told.
+    /// The time that it spent on notifications.
     pub busy_ps: Ps,
 }
 
@@ -75,7 +75,7 @@ impl Device {
         self.due.push(Reverse(part));
     }
 
-    /// When something happens here next.
+    /// The time of its next event.
     pub fn next_at(&self) -> Option<Ps> {
         match self.telling {
             Some(_) => Some(self.free_at),
@@ -83,7 +83,8 @@ impl Device {
         }
     }
 
-    /// That happens, at `now`: a part is told of, or begins to be, which takes `tell_ps`.
+    /// Handles its next event at `now`: ends the notification of a part, or begins one, which takes
+    /// `tell_ps`.
     pub fn step(&mut self, now: Ps, tell_ps: Ps) -> Option<Part> {
         let told = self.telling.take();
         if told.is_none() {
@@ -98,12 +99,12 @@ impl Device {
         self.telling.is_none() && now >= self.had_until
     }
 
-    /// It is away until `back`, and then had until `had_until`.
+    /// Makes it go away until `back`, and then stay until `had_until`.
     pub fn go_away(&mut self, back: Ps, had_until: Ps) {
         (self.free_at, self.had_until) = (back, had_until);
     }
 
-    /// It has something else to do for so long.
+    /// Keeps it busy with other work for so long.
     pub fn occupy(&mut self, now: Ps, length: Ps) {
         self.free_at = now + length;
         self.busy_ps += length;

@@ -1,4 +1,4 @@
-//! The points that are measured: they feed the model with an I/O's costs, and check it.
+//! The measured points: they give the model the costs of an I/O, and check it.
 
 use anyhow::Context as _;
 use drystone_core::context::PollMode;
@@ -16,7 +16,7 @@ use crate::model::costs::ps;
 use crate::outcome::threads_text;
 use crate::row::spread;
 
-/// A scene in one mode on some cores, with its runs and what the model says of it.
+/// A scene in one mode on some cores, with its runs and the model's figures.
 pub struct Point {
     pub scene: Scene,
     mode: PollMode,
@@ -122,7 +122,7 @@ impl Point {
         self.modelled.map_or(f64::NAN, |found| found.iops / self.iops() - 1.0)
     }
 
-    /// Share of the device's core that its thread got: it looks at the clock all the while.
+    /// The share of the device's core that its thread got: the thread polls the clock all the time.
     pub fn device_had(&self) -> f64 {
         let used = self.median(|sample| sample.device_cpu_ns_per_io * sample.iops / 1e9);
         if used > 0.01 { used.min(1.0) } else { 1.0 }
@@ -137,8 +137,9 @@ impl Point {
     }
 }
 
-/// Share of its cores that a point was given: what its threads used of them polled, since pollers
-/// never sleep; of a point by interrupt, what those of the same scene in the same turns used.
+/// The share of its cores that a point was given. For a polled point it is the share that its
+/// threads used, since pollers never sleep. For a point by interrupt it is that of the polled point
+/// of the same scene in the same turns.
 pub fn had(points: &[Point], number: usize) -> f64 {
     let own = &points[number];
     let polled = points.iter().find(|point| point.mode == PollMode::Poll && point.is_like(own));
@@ -154,8 +155,8 @@ pub struct IoCostsOf {
 }
 
 impl IoCostsOf {
-    /// From the points with one poller at the mail's depth: their processor time, less what looks
-    /// took. With one I/O in flight looks and wake-ups take nearly all of it.
+    /// Computes the costs from the points with one poller at the mail's depth: their processor
+    /// time, less that of polls. With one I/O in flight, polls and wake-ups take nearly all of it.
     ///
     /// # Errors
     /// When a point with one poller is missing.
@@ -190,7 +191,7 @@ fn io_costs(told: &Point, polled: &Point, inputs: &Inputs, wake: &Cost) -> IoCos
         found_hold_ps: ps(inputs.found_hold_ns),
         tell_ps: ps(inputs.take_in_ns + inputs.tell_ns),
         send_ps: ps(inputs.send_ns),
-        // The other half is between the call that wakes it and its going on.
+        // The other half lies between the call that wakes the thread and its next step.
         sleep_ps: ps(wake.sleeper_ns / 2.0),
         waker_ps: ps(wake.waker_ns),
     }

@@ -1,17 +1,17 @@
-//! The mean of some simulations with seeds of their own.
+//! The mean of several simulations with different seeds.
 
 use super::load::{Figures, IoCosts, Load};
 use super::sim::simulate;
 use crate::model::design::{Costs, Ps, Setting};
 
-/// The first seed; each figure is the mean of so many runs with seeds of their own.
+/// The first seed; each figure is the mean of several runs with different seeds.
 pub(super) const SEED: u64 = 1;
 pub(super) const SEEDS: u64 = 3;
-/// The multiples of the requested time that are modelled in turn, until something ends.
+/// The multiples of the requested time that are simulated in turn, until an I/O ends.
 const STRETCHES: [Ps; 4] = [1, 4, 16, 64];
 
-/// The mean of some seeds. On a busy machine, whose devices hardly had a core, a short time may
-/// pass without an end, which is no figure: then it goes on.
+/// The mean of some seeds. On a busy machine, where devices hardly had a core, a short time may
+/// pass without an ended I/O. That gives no figure, so a longer time is simulated.
 pub(super) fn figures(load: &Load, io: &IoCosts, costs: &Costs, setting: &Setting) -> Figures {
     let times = STRETCHES.map(|times| setting.time_ps.saturating_mul(times));
     let runs = times.map(|time_ps| Setting { time_ps, ..*setting });

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Invariants:
-//! * A bio is idle or in flight; the parts of one in flight are with a device or a queue, or found
+//! * A bio is idle or in flight. The parts of one in flight are at a device or a queue, or found
 //!   and on the way to their thread.
 //! * A thread that sleeps has an empty inbox, or is being woken, or is among a queue's sleepers.
 //! * The same values give the same figures.
@@ -41,7 +41,7 @@ enum Next {
     Round,
     Submitted,
     Look,
-    /// At a queue: the lock's line is wanted, and here.
+    /// At a queue: fetch the lock's line; the line has come.
     Arrive,
     Try,
     Held,
@@ -55,7 +55,7 @@ enum Next {
 #[derive(Clone, Copy, Default)]
 struct Bio {
     parts: usize,
-    /// Of a bio with one part.
+    /// The member of a bio with one part.
     member: usize,
 }
 
@@ -66,11 +66,11 @@ struct Thread {
     order: VecDeque<usize>,
     /// Polled parts in flight by member.
     polled: [usize; MEMBERS],
-    /// Queues still to be looked at; the last is where it is.
+    /// Queues still to be polled; the last is the present one.
     looks: Vec<usize>,
     found: Vec<Part>,
     inbox: Vec<Part>,
-    /// Time that its next operation takes longer.
+    /// The time that is added to its next operation.
     debt: Ps,
     fruitless: u32,
     waits_since: Option<Ps>,
@@ -228,7 +228,8 @@ impl Sim<'_> {
         queue.arrivals.push(part);
     }
 
-    /// Look for the oldest: at its queue, or at all of the thread's if it has parts on several.
+    /// Poll for the oldest bio: its queue, or all queues of the thread if the bio has parts on
+    /// several.
     fn look(&mut self, thread: usize) {
         let (load, own) = (self.load, &mut self.threads[thread]);
         own.looks.clear();
@@ -333,7 +334,7 @@ impl Sim<'_> {
         self.cores.sleep(thread);
     }
 
-    /// Ends the I/Os that were found: the own at once, others' by their owners.
+    /// Ends the found I/Os: the thread's own at once, those of others by their owners.
     fn tell(&mut self, thread: usize) {
         let mut length = 0;
         for part in &self.threads[thread].found {
@@ -350,7 +351,7 @@ impl Sim<'_> {
         }
     }
 
-    /// Time that lines take that come to `thread` from `core` with a word.
+    /// The time of the cache lines that come to `thread` from `core` with a message.
     fn foreign_lines(&self, thread: usize, core: usize) -> Ps {
         match self.cores.core_of(thread) == core {
             true => 0,
@@ -391,7 +392,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A part has ended, and its owner knows. How many I/Os that ends.
+    /// Ends a part whose owner knows of it. Returns the number of I/Os that this ends.
     fn end(&mut self, part: &Part) -> usize {
         let own = &mut self.threads[part.thread];
         if self.load.way != Way::Interrupt {
@@ -410,7 +411,8 @@ impl Sim<'_> {
         1
     }
 
-    /// By interrupt: end what the thread was told of; with all in flight and no word, sleep.
+    /// By interrupt: end the I/Os of which the thread was notified; with all in flight and no
+    /// message, sleep.
     fn reap(&mut self, thread: usize) {
         self.threads[thread].waking = false;
         let words = std::mem::take(&mut self.threads[thread].inbox);
@@ -428,7 +430,7 @@ impl Sim<'_> {
         }
     }
 
-    /// A device's core goes on; one that is not had all the time goes away after each slice.
+    /// Continues a device's core; a core with a share below 1 goes away after each slice.
     fn device(&mut self, number: usize) {
         let (now, had) = (self.cores.now, self.load.devices_had);
         if had < 1.0 && self.devices[number].is_over(now) {

@@ -1,4 +1,4 @@
-//! The simulation against cases worked out by hand, and what holds whatever the costs are.
+//! Tests of the simulation: cases computed by hand, and properties that hold for all costs.
 
 use super::load::{Figures, IoCosts, Load, Way, times_as_long};
 use super::sim::simulate;
@@ -61,8 +61,8 @@ fn assert_about(found: f64, wanted: f64, part: f64) {
     assert!((found / wanted - 1.0).abs() < part, "{found}, not about {wanted}");
 }
 
-/// One I/O submitted and one look a round, or few more where the oldest is late: what a round takes
-/// is known.
+/// Each round submits one I/O and polls once, or a few times more if the oldest is late: the time
+/// of a round is known.
 #[test]
 fn one_poller_takes_what_its_parts_take() {
     for way in [SKIP, WAIT] {
@@ -80,7 +80,7 @@ fn one_poller_takes_what_its_parts_take() {
     assert!((2.9..3.9).contains(&found.polls_per_io), "{found:?}");
 }
 
-/// By interrupt nothing is looked at, and the device's core can be what is short.
+/// By interrupt no thread polls, and the device's core may be the bottleneck.
 #[test]
 fn interrupts_take_what_their_parts_take() {
     let found = run(&load(Way::Interrupt, 1), &IO, &COSTS, 1);
@@ -103,7 +103,7 @@ fn one_in_flight_waits_for_its_device() {
     let long = Setting { time_ps: 100_000_000 * NS, ..setting(1, 1) };
     let polled = Load { depth: 1, ..load(SKIP, 1) };
     let found = simulate(&polled, &IO, &COSTS, &long);
-    // It looks every 50 ns, so it is half of that late; and offers its core every now and then.
+    // It polls every 50 ns, so it is late by half of that; and it sometimes offers its core.
     assert_about(found.iops, 1e9 / (mean_ns + 200.0 + 25.0 + 25.0), 0.02);
     let told = Load { way: Way::Interrupt, ..polled };
     let found = simulate(&told, &IO, &COSTS, &long);
@@ -118,7 +118,8 @@ fn the_tail_is_the_devices() {
     assert!(times.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 1e-9));
 }
 
-/// Each look needs the lock for so long: with it waited for, all pollers together make no more.
+/// Each poll holds the lock for a fixed time: if pollers wait for it, all of them together are
+/// limited by that.
 #[test]
 fn who_waits_is_limited_by_the_hold() {
     let long = IoCosts { hold_ps: 1000 * NS, found_hold_ps: 0, ..IO };
@@ -137,7 +138,7 @@ fn who_waits_is_limited_by_the_hold() {
     assert!(skipping.iops > 2.0 * waiting.iops, "{skipping:?}");
 }
 
-/// Where a look is all that a queue costs, a thread that skips is at least as fast as one that
+/// If a poll is the only cost of a queue, a thread that skips is at least as fast as one that
 /// waits.
 #[test]
 fn skipping_is_never_slower_than_waiting() {
@@ -170,8 +171,8 @@ fn pollers_with_a_queue_each_share_nothing() {
     }
 }
 
-/// One core for three: as much as one of them gets, and a queue is found busy only where its holder
-/// was put off with it.
+/// Three pollers on one core get as much as one, and a queue is busy only if its holder was
+/// preempted while it held the lock.
 #[test]
 fn pollers_that_share_a_core_share_its_time() {
     let one = run(&load(SKIP, 1), &IO, &COSTS, 1).iops;

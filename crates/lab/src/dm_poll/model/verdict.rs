@@ -6,7 +6,7 @@ use crate::dm_poll::scene::{DEPTH, ONE, STRIPE};
 use crate::model::verdict::LIMIT;
 use crate::outcome::threads_text;
 
-/// Effects that the model lacks whatever it was fed with.
+/// Effects that the model always lacks, whatever its inputs.
 const ALWAYS: [&str; 7] = [
     "The disks: the model's take what the experiment's take, without a limit of their own. The \
      mail's had one, and its processors were others: its figures stand beside as context.",
@@ -27,14 +27,14 @@ const ALWAYS: [&str; 7] = [
      known, that of one submitter.",
 ];
 
-/// Of a machine that others used more of, no miss says anything of the model.
+/// The share of the machine below which an error says nothing about the model.
 const QUIET: f64 = 0.9;
 const NOT_HAD: &str = "The machine gave others more than a tenth of the cores meanwhile, at other \
     times and for other stretches than the \
      model's: measure again when it is quiet.";
 
-/// The error that a modelled figure carries: the worst of what was checked of its table in the same
-/// way, one poller of the same volume included.
+/// The error of a modelled figure: the worst error of its table's checks in the same way, one
+/// poller of the same volume included.
 pub fn carried(points: &[Point], table: &str, depth: usize, way: Way) -> f64 {
     let striped = table == STRIPE;
     let alike = |point: &&Point| {
@@ -50,7 +50,7 @@ fn is_poll(way: Way) -> bool {
     way != Way::Interrupt
 }
 
-/// All sentences: what it always lacks, and one for each point that it misses by more than
+/// All sentences: the effects that it always lacks, and one for each point with an error above
 /// [`LIMIT`].
 pub fn lacks(points: &[Point]) -> Vec<String> {
     let mut all: Vec<String> = ALWAYS.iter().map(|text| (*text).to_owned()).collect();
@@ -86,9 +86,9 @@ pub fn way_text(way: Way) -> &'static str {
     }
 }
 
-/// The effect that a miss tells of.
+/// The effect that explains an error.
 fn effect(way: Way, asleep: bool, threads: u32, cores: u32, error: f64) -> Option<&'static str> {
-    // Of nothing measured there is no error.
+    // Without a measurement the error is not a number.
     if error.is_nan() || error.abs() <= LIMIT {
         return None;
     }

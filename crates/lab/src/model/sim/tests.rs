@@ -1,4 +1,4 @@
-//! The simulation against cases worked out by hand, and what holds whatever the costs are.
+//! Tests of the simulation: cases computed by hand, and properties that hold for all costs.
 
 use super::super::design::{Act, Costs, Design, Figures, Loser, Ps, Section, Setting};
 use super::simulate;
@@ -35,7 +35,7 @@ fn short(cores: usize, threads: usize) -> Setting {
     Setting { time_ps: 150_000 * NS, ..setting(cores, threads) }
 }
 
-/// Without chance, from the first moment on.
+/// A setting without random spread.
 fn exact(cores: usize, threads: usize) -> Setting {
     Setting { jitter: 0.0, ..setting(cores, threads) }
 }
@@ -136,7 +136,7 @@ fn threads_that_share_a_core_share_its_time() {
     assert!(near(two, 2.0 * one));
 }
 
-/// A core that is had for a third of the time does a third of the work.
+/// A core that is available for a third of the time does a third of the work.
 #[test]
 fn cores_that_are_not_had_do_nothing() {
     let had = Setting { time_ps: 10_000_000 * NS, had: 1.0 / 3.0, ..exact(2, 2) };
@@ -209,7 +209,7 @@ fn sleepers_are_charged_for_sleep() {
     }
 }
 
-/// Nobody ever waits for the turn: a loser hands over.
+/// No thread waits for the turn: a loser hands over.
 #[test]
 fn the_turn_has_no_contention_and_hands_over() {
     let found = simulate(&turn(), &COSTS, &setting(8, 8));
@@ -234,8 +234,8 @@ fn who_spins_for_a_holder_off_its_core_spins_a_slice() {
     assert!(found.contention > 0.1);
 }
 
-/// A thread that was woken for a lock may find nothing left to take, and then needs it no more:
-/// others that sleep for it are not forgotten.
+/// A thread that was woken for a lock may find nothing left to take, and then does not need the
+/// lock. Others that sleep for the lock must still be woken.
 #[test]
 fn nobody_sleeps_for_ever() {
     for seed in 1..=20 {
