@@ -61,7 +61,7 @@ pub fn text_of(keep: &Keep) -> String {
 /// The numbers that a text names.
 ///
 /// # Errors
-/// A sentence on what is wrong with it.
+/// A sentence on the fault of the text.
 pub fn parse(text: &str) -> Result<Keep, String> {
     let wrong = || {
         let most = NUMBER_MAX;

@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Threads that a stack is told to have. A device without a `queues` setting has as many queues.
+/// The number of threads of a stack. A device without a number of queues has as many queues.
 const THREADS: u32 = 4;
 
 /// Open the stack that a stack file describes. A path `/sim/0` names disk 0 of the world.

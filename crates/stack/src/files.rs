@@ -21,7 +21,7 @@ pub fn check(stack: &mut StackSpec, findings: &mut Findings) -> Seen {
         let span = stack.places.device(&device.name, "path");
         let identity = Identity::of(&file.options.path);
         if let Some(other) = seen.find(&identity) {
-            // Whether it exists and how large it is was said of the first device.
+            // Its existence and size were checked for the first device.
             let message = format!("`{}` and `{}` are the same file", device.name, other.name);
             let also = (&other.span, "first used here");
             findings.error_also(&span, message, "give each device a file of its own", also);
@@ -46,7 +46,7 @@ struct Flaw {
     span: Span,
     message: String,
     hint: String,
-    /// There is no such file, or not all of it: a user that can do without the device can go on.
+    /// The file does not exist or is too short: a user that can do without the device can go on.
     is_lack: bool,
 }
 
@@ -122,7 +122,7 @@ fn file_device(
     }
 }
 
-/// Why a file cannot be made that does not exist, if so.
+/// The reason why a missing file cannot be made, if there is one.
 fn missing(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     let path_span = stack.places.device(name, "path");
     let shown = file.options.path.display();

@@ -76,7 +76,7 @@ fn real_path(path: &Path) -> PathBuf {
     if let Ok(real) = fs::canonicalize(path) {
         return real;
     }
-    // A dangling link is followed to what it would create.
+    // A dangling link is followed to the file that an open would create.
     if let Ok(target) = fs::read_link(path) {
         let target = path.parent().unwrap_or(Path::new("")).join(target);
         return match fs::symlink_metadata(&target) {

@@ -37,7 +37,7 @@ pub enum CloseReason {
     /// Plain bytes behind `STARTTLS`, where only a TLS handshake may follow.
     #[error("plain-text bytes after STARTTLS")]
     PlaintextAfterStartTls,
-    /// There is no memory for what the client sends.
+    /// Memory is too short for the client's data.
     #[error("memory is short")]
     OutOfMemory,
     /// A request does not start with its magic number; the stream is out of step.

@@ -144,8 +144,8 @@ impl ExportInfo {
         Ok(())
     }
 
-    /// The flags to send: the export's own, without those that contradict the rest or need what was
-    /// not negotiated.
+    /// The flags to send: the export's own, without those that contradict the rest or need an
+    /// extension that was not negotiated.
     pub(super) fn flags_on_wire(
         &self,
         structured: bool,

@@ -60,8 +60,8 @@ pub enum TlsConfigError {
     Verifier(#[from] rustls::client::VerifierBuilderError),
 }
 
-/// Why a session failed. Before closing, the driver sends what is left of the ciphertext: it holds
-/// the alert for the peer.
+/// The reason why a session failed. Before closing, the driver sends the rest of the ciphertext: it
+/// holds the alert for the peer.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// The peer broke the protocol or its certificate is not acceptable.

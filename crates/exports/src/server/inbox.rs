@@ -86,7 +86,7 @@ impl Inbox {
         self.waiting.lock(user).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Closes the inbox: drops its arrivals, and all that come later.
+    /// Closes the inbox: drops its arrivals, and all later ones.
     pub(super) fn close(&self, user: &LockCounters) {
         let waiting = self.waiting.lock(user).take();
         // Arrivals may refer to this inbox, so they are dropped after the lock is released.

@@ -352,7 +352,7 @@ impl<W> Ledger<W> {
             self.first_short(|other| self.may_reserve(other.client, other.bytes))?;
         let is_head = self.head() == Some(number);
         let served = self.serve_with(number, place, Self::hand_out_reserve);
-        // The bytes that were set aside for this head do not pass to the next one.
+        // The bytes that were set aside are for this head, so its consumer keeps its place.
         if is_head && !self.consumers[number].line.is_empty() {
             self.hungry.pop_back();
             self.hungry.push_front(number);

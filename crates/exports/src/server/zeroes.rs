@@ -19,7 +19,7 @@ impl ZeroWrites {
         ZeroWrites { rest: range, longest }
     }
 
-    /// Bytes of zeroes that the buffer needs for what is left.
+    /// Bytes of zeroes that the buffer needs for the rest of the range.
     pub(crate) fn room(&self) -> usize {
         (self.rest.end - self.rest.start).min(self.longest) as usize
     }
@@ -34,7 +34,7 @@ impl ZeroWrites {
         self.rest.clone()
     }
 
-    /// Takes all that is left, for a device that zeroes by itself.
+    /// Takes the rest of the range, for a device that zeroes by itself.
     pub(crate) fn take(&mut self) -> Range<u64> {
         let end = self.rest.end;
         std::mem::replace(&mut self.rest, end..end)

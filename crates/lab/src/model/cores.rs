@@ -142,7 +142,7 @@ impl<N: Copy> Cores<N> {
         !self.events.is_empty()
     }
 
-    /// The next thread whose operation ends by `end`, and what it does then.
+    /// The next thread whose operation ends by `end`, and its next step.
     pub fn step(&mut self, end: Ps) -> Option<(usize, N)> {
         loop {
             let next = self.events.peek().copied();

@@ -19,7 +19,7 @@ pub(crate) fn tables(rows: &[Row], case: fn(&Row) -> String) -> Vec<(String, Tab
     ]
 }
 
-/// A case of `raid5-wait`: threads, members and what they are.
+/// A case of `raid5-wait`: its threads, and the number and kind of its members.
 pub(crate) fn case(row: &Row) -> String {
     format!("{}t-{} {}", row.threads, row.labels[0].1, row.device)
 }

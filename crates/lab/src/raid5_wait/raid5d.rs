@@ -34,7 +34,7 @@ enum Method {
 /// Pages of a stripe by role, a bit each.
 type Roles = u128;
 
-/// A stripe's pages, and what is done with them.
+/// A stripe's pages, and the state of their handling.
 #[derive(Default)]
 struct State {
     sector: Option<u64>,

@@ -33,7 +33,7 @@ const DISK_TAGS: u32 = 32;
 /// The kind of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Members {
-    /// RAM, which keeps what is written.
+    /// RAM, which keeps its data.
     Ram,
     /// Null devices with a head that has to move: time, and no data.
     Disks,

@@ -1,5 +1,5 @@
-//! The scenario `crash` cuts the power at every moment of a run and tries all that the cut may
-//! leave.
+//! The scenario `crash` cuts the power at every moment of a run and tries the images that the cut
+//! may leave.
 //!
 //! ```text
 //!   one run      write begins   write ends   flush ends   ...      on simulated disks

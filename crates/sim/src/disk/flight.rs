@@ -326,7 +326,7 @@ impl Disk {
         &mut self.faults
     }
 
-    /// Counts of what has happened.
+    /// Counts of the disk's operations and faults.
     pub fn counts(&self) -> &DiskCounts {
         &self.counts
     }
@@ -386,7 +386,7 @@ impl Disk {
         self.is_on = true;
     }
 
-    /// A device that vanished is there again.
+    /// A device that vanished is plugged in again.
     pub fn come_back(&mut self) {
         self.is_on = true;
     }

@@ -1,4 +1,4 @@
-//! A simulated disk: what a disk may do to its user, decided by a seed.
+//! A simulated disk: it does to its user whatever a disk may do, as a seed decides.
 //!
 //! ```text
 //!   begin(op) --- due time, stall and fate are decided --->  in flight  --- finish(id) ---> result

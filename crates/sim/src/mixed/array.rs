@@ -163,7 +163,7 @@ impl Admin {
     pub(super) fn heal(&self, disk: usize) {
         self.run.world.disk(disk, |disk| *disk.faults() = Default::default());
         self.echo();
-        // When the manager answers, it has handled all that it had heard of before the command.
+        // When the manager answers, it has handled all earlier news.
         let answered = self.order("asked", Command::Speed { min: None, max: None });
         let is_whole = |disk: &mut Disk| disk.is_on() && disk.cut_at().is_none();
         if answered.is_err() || !self.run.world.disk(disk, is_whole) {

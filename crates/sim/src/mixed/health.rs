@@ -65,7 +65,7 @@ impl ArrayHealth {
         wiped.iter().copied().collect()
     }
 
-    /// A disk is being added: others may call it a member before the operator hears of it.
+    /// A disk is being added: the other superblocks may call it a member before the operator knows.
     pub(super) fn begin_adding(&self) {
         self.is_adding.set(true);
     }

@@ -1,7 +1,7 @@
 //! The operator: starts the stack, lets fibers load and change it, and ends each start, until the
 //! work of a run is done.
 //!
-//! Invariant: the operator draws its random numbers in the order of what it does, and lends its
+//! Invariant: the operator draws its random numbers in the order of its actions, and lends its
 //! generator to each part that it calls.
 
 use super::array::Admin;

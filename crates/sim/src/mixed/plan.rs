@@ -107,7 +107,7 @@ pub struct FaultPlan {
     pub write_error_ppm: u32,
     /// See above.
     pub flush_error_ppm: u32,
-    /// A failed flush loses what it should have kept.
+    /// A failed flush loses data that it should have kept.
     pub flush_error_drops: bool,
     /// Stalls of 1 to 60 seconds.
     pub stall_ppm: u32,
@@ -138,7 +138,7 @@ pub enum ArrayEvent {
     Degraded,
     /// A disk fails all writes, and is back after a crash.
     Fails,
-    /// A member is pulled out, and put back with what it held.
+    /// A member is pulled out, and put back with its data.
     Returns,
     /// A member is pulled out, and an empty disk put in its place.
     Replaced,

@@ -268,7 +268,7 @@ impl Oracle {
         is_whole && group.clone().all(is_same)
     }
 
-    /// Learns from what was read.
+    /// Learns from the data of a read.
     fn settle(&mut self, read: &Read, data: &[u8]) {
         let oldest_read = self.oldest_read(&read.range);
         let is_late = read.begin <= self.dropped;

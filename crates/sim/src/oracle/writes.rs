@@ -58,7 +58,7 @@ pub(super) enum Kind {
     /// Its stamp.
     Data,
     Zeroes,
-    /// Zeroes or what was there.
+    /// Zeroes or the old contents.
     Discard,
     /// No write: contents that nobody knows.
     Anything,

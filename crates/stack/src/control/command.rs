@@ -89,7 +89,7 @@ pub(super) struct Arguments {
 }
 
 impl Arguments {
-    /// Checks what is `given` to a command.
+    /// Checks the arguments that are `given` to a command.
     pub(super) fn check(
         command: &'static Command,
         given: &Object<'_>,

@@ -13,7 +13,7 @@ pub struct LineBuffer {
 /// A line without its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A whole line; what is not UTF-8 has been replaced.
+    /// A whole line; bytes that are not UTF-8 have been replaced.
     Whole(String),
     /// A line that was longer than the bound.
     TooLong,

@@ -80,7 +80,7 @@ impl LiveStack {
     }
 }
 
-/// The names of all that use `live`, one for each export and each table over it.
+/// The names of all users of `live`, one for each export and each table over it.
 pub(super) fn users(state: &State, exports: &[ExportSpec], live: &LiveDevice) -> Vec<String> {
     let exports = exports.iter().filter(|export| export.device == live.name);
     let names = exports.map(|export| format!("export `{}`", export.name));

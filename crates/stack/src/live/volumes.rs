@@ -259,7 +259,7 @@ impl Changes<'_> {
         Ok((live.clone(), volume.clone(), claim(live)?))
     }
 
-    /// Checks a table for `live` against all that is there.
+    /// Checks a table for `live` against the devices and their users.
     fn checked(
         &self,
         state: &State,

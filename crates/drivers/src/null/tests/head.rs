@@ -62,7 +62,8 @@ fn a_head_rests_between_requests_and_serves_one_at_a_time() {
     clock.advance(900);
     rig.submit([read(1)]);
     ends_at(&mut rig, &clock, &[(1_100, 1)]);
-    // Of three together each begins when the one before it has ended; a flush moves nothing.
+    // Three requests come together, and each begins when the previous one has ended; a flush moves
+    // nothing.
     rig.submit([read(4)]);
     rig.submit([Bio::flush()]);
     rig.submit([read(5)]);

@@ -140,7 +140,7 @@ pub enum Operation<'a> {
     },
 }
 
-/// Why bytes are no request.
+/// The reason why bytes are no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The header is incomplete, so no answer is possible.

@@ -31,7 +31,7 @@ const WRITE: u32 = 16;
 pub(super) enum Received {
     /// A request of so many bytes.
     Request(usize),
-    /// Nothing is there.
+    /// No request is there.
     Nothing,
     /// The mount is gone.
     Gone,

@@ -65,7 +65,7 @@ impl OverRing {
         let queues = queues.into_iter().flat_map(|queue| std::iter::repeat_n(queue, depth));
         let payload = |queue| {
             let mut buf = IoBuf::try_zeroed(DATA_AT + ROOM)?;
-            // So that its pages are there.
+            // Makes its pages resident.
             buf.fill(0);
             Some((queue, buf))
         };

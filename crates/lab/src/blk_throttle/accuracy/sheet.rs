@@ -119,7 +119,7 @@ fn mixed() -> Sheet {
     sheet
 }
 
-/// All that is measured.
+/// All sheets.
 pub(super) fn all() -> Vec<Sheet> {
     let (a, b) = ("p/a", "p/b");
     let half = |depth| reads(a, 4 * KIB, depth, 500.0);

@@ -37,7 +37,7 @@ impl Served {
         self.is_stopping.get()
     }
 
-    /// Let it finish what is in flight and close its connections.
+    /// Let it finish its requests in flight and close its connections.
     pub(crate) fn stop(&self) {
         self.is_stopping.set(true);
         self.inboxes.borrow().iter().for_each(|inbox| inbox.stop());

@@ -64,7 +64,7 @@ impl Arrays<'_> {
         refused(Refused::NotFound, no_device(word, devices.iter().map(|live| live.name.as_str())))
     }
 
-    /// A device of the stack, by its name or by what it stands on.
+    /// A device of the stack, by its name or by the path of its file.
     fn known(&self, named: &Named<'_>) -> Option<Arc<LiveDevice>> {
         if !named.word.contains('/')
             && let Some(live) = self.stack.devices.find(named.word)

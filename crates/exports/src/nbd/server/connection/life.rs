@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Open,
-    /// The connection finishes what is in flight, sends it, and closes.
+    /// The connection finishes its requests in flight, sends their replies, and closes.
     Draining,
     /// The socket is of no use: the connection closes as soon as nothing refers to it.
     Dead,

@@ -198,7 +198,7 @@ impl Connection {
 
     // --- the end
 
-    /// Reads no more, and ends what is in flight soon: the server stops.
+    /// Reads no more, and ends its requests in flight soon, because the server stops.
     pub(super) fn stop(&mut self) {
         if let Some(export) = self.export_mut() {
             export.service.stop();

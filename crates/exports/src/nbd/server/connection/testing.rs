@@ -84,7 +84,7 @@ pub(super) fn groups() -> Arc<Groups> {
     Groups::new(clock.clone(), &LockRegistry::new(clock))
 }
 
-/// What a client has negotiated that chose the first export.
+/// The negotiated properties of a client that chose the first export.
 pub(super) fn negotiated(table: &ExportTable) -> Negotiated {
     let export = table.exports()[0].info(table.settings());
     let flags = TransmissionFlags::HAS_FLAGS;
