@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use std::ops::Range;
 
 /// Bytes of the array that are compared.
-const LOOKED_AT: usize = 1 << 20;
+const LOOKED_AT: usize = 1 << 19;
 /// Sectors of the array's chunks.
 const CHUNK: u64 = 128;
 
