@@ -20,7 +20,7 @@
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
 use crate::status::Status;
-use crate::units::{ChannelId, Sector};
+use crate::units::{ChannelId, PortId, Sector};
 use std::ptr::NonNull;
 
 /// The way of a bio that has ended.
@@ -101,7 +101,7 @@ pub struct Bio {
     pub group: u32,
     /// For the device: the number of the port of the channel that the bio came through, while other
     /// channels have it (Linux: `mq_ctx` of a request).
-    pub port: u32,
+    pub port: PortId,
     trail: Trail,
     /// The sector that the submitter gave, while there is a trail.
     origin: Sector,
@@ -139,7 +139,7 @@ impl Bio {
             flags: BioFlags::empty(),
             priority: Priority::default(),
             group: 0,
-            port: 0,
+            port: PortId(0),
             trail: Trail::default(),
             origin: Sector(0),
             end_io: NO_END_IO,

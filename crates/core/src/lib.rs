@@ -152,4 +152,4 @@ pub use published::{Published, Subscription};
 pub use shared_list::SharedBioList;
 pub use slab::Slab;
 pub use status::Status;
-pub use units::{ChannelId, ContextId, SECTOR_SHIFT, SECTOR_SIZE, Sector};
+pub use units::{ChannelId, ContextId, PortId, SECTOR_SHIFT, SECTOR_SIZE, Sector};

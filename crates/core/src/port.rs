@@ -8,12 +8,13 @@
 //!   ([`crate::Published`]) when a port is opened or closed.
 
 use crate::mailbox::Message;
+use crate::units::PortId;
 use std::ops::Deref;
 use std::sync::Arc;
 
 /// A channel as the others know it. It reads as the state that it shares with them.
 pub struct Port<P> {
-    index: u32,
+    id: PortId,
     doorbell: Arc<Message>,
     state: P,
 }
@@ -21,8 +22,8 @@ pub struct Port<P> {
 impl<P> Port<P> {
     /// Its number among the device's ports, free again when it is closed.
     #[inline]
-    pub fn index(&self) -> u32 {
-        self.index
+    pub fn id(&self) -> PortId {
+        self.id
     }
 
     /// The doorbell: it makes the channel look at its port.
@@ -50,10 +51,10 @@ impl<P> Deref for Port<P> {
 pub struct Ports<P>(Vec<Option<Arc<Port<P>>>>);
 
 impl<P> Ports<P> {
-    /// Port number `index`, if it is open.
+    /// Port number `id`, if it is open.
     #[inline]
-    pub fn get(&self, index: u32) -> Option<&Arc<Port<P>>> {
-        self.0.get(index as usize)?.as_ref()
+    pub fn get(&self, id: PortId) -> Option<&Arc<Port<P>>> {
+        self.0.get(id.index())?.as_ref()
     }
 
     /// All of them, in the order of their numbers.
@@ -64,7 +65,7 @@ impl<P> Ports<P> {
     /// Open a port with the lowest number that is free; `doorbell` reaches its channel.
     pub fn open(&mut self, doorbell: Arc<Message>, state: P) -> Arc<Port<P>> {
         let free = self.0.iter().position(Option::is_none).unwrap_or(self.0.len());
-        let port = Arc::new(Port { index: free as u32, doorbell, state });
+        let port = Arc::new(Port { id: PortId(free as u32), doorbell, state });
         self.0.resize(self.0.len().max(free + 1), None);
         self.0[free] = Some(port.clone());
         port
@@ -72,7 +73,7 @@ impl<P> Ports<P> {
 
     /// Close `port`; nothing happens if it is not open.
     pub fn close(&mut self, port: &Port<P>) {
-        if let Some(entry) = self.0.get_mut(port.index as usize) {
+        if let Some(entry) = self.0.get_mut(port.id.index()) {
             entry.take_if(|open| std::ptr::eq(&**open, port));
         }
     }
@@ -92,7 +93,7 @@ impl<P> Clone for Ports<P> {
 
 impl<P> std::fmt::Debug for Ports<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.iter().map(|port| port.index)).finish()
+        f.debug_list().entries(self.iter().map(|port| port.id.0)).finish()
     }
 }
 
@@ -118,13 +119,14 @@ mod tests {
     fn the_lowest_free_number_is_given_again() {
         let mut ports = Ports::default();
         let [a, b, c] = ["a", "b", "c"].map(|state| open(&mut ports, state));
-        assert_eq!([a.index(), b.index(), c.index()], [0, 1, 2]);
+        assert_eq!([a.id(), b.id(), c.id()], [PortId(0), PortId(1), PortId(2)]);
         let before = ports.clone();
         ports.close(&b);
-        assert!(before != ports && ports.get(1).is_none() && before.get(1).is_some());
+        assert!(before != ports && ports.get(b.id()).is_none() && before.get(b.id()).is_some());
         let d = open(&mut ports, "d");
         ports.close(&b);
-        assert_eq!((d.index(), ***ports.get(1).unwrap()), (1, "d"), "another one is not closed");
+        let again = ***ports.get(b.id()).unwrap();
+        assert_eq!((d.id(), again), (b.id(), "d"), "another one is not closed");
         assert!(before != ports, "another port has the number");
         assert_eq!(format!("{ports:?}"), "[0, 1, 2]");
         ports.close(&c);

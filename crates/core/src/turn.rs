@@ -20,6 +20,7 @@ use crate::mistake;
 use crate::primitive::{AtomicBool, AtomicU32, Ordering::*, fence};
 use crate::shared_list::SharedBioList;
 use crate::sync::{Guard, Lock, LockClass, LockCounters};
+use crate::units::PortId;
 
 /// The end at which published bios are inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub struct TurnLock<T> {
     published: SharedBioList,
     /// The same for what goes before everything.
     published_at_head: SharedBioList,
-    /// The last to publish, by the number that it gave.
+    /// The port of the last channel to publish, or to want a recheck.
     publisher: AtomicU32,
     /// A thread wanted a recheck, and did not get the turn.
     wanted: AtomicBool,
@@ -60,12 +61,12 @@ impl<T> TurnLock<T> {
         }
     }
 
-    /// Get the turn. Without it, `bios` of `publisher` are published, and will be seen.
+    /// Get the turn. Without it, `bios` of port `publisher` are published, and will be seen.
     #[inline]
     pub fn enter(
         &self,
         locks: &LockCounters,
-        publisher: u32,
+        publisher: PortId,
         bios: &mut BioList,
         at: InsertAt,
     ) -> Option<Guard<'_, T>> {
@@ -75,7 +76,7 @@ impl<T> TurnLock<T> {
             self.busy.store(true, Relaxed);
             return Some(turn);
         }
-        self.publisher.store(publisher, Relaxed);
+        self.publisher.store(publisher.0, Relaxed);
         self.publish(locks, bios, at);
         let turn = self.lock.try_lock(locks)?;
         self.busy.store(true, Relaxed);
@@ -84,14 +85,18 @@ impl<T> TurnLock<T> {
 
     /// Get the turn with nothing but news that lie elsewhere. Without it, the holder takes
     /// ([`TurnLock::take`]) once more, and sees after that what the caller saw before this call.
-    pub fn enter_to_recheck(&self, locks: &LockCounters, publisher: u32) -> Option<Guard<'_, T>> {
+    pub fn enter_to_recheck(
+        &self,
+        locks: &LockCounters,
+        publisher: PortId,
+    ) -> Option<Guard<'_, T>> {
         if !self.busy.load(Relaxed)
             && let Some(turn) = self.lock.try_lock(locks)
         {
             self.busy.store(true, Relaxed);
             return Some(turn);
         }
-        self.publisher.store(publisher, Relaxed);
+        self.publisher.store(publisher.0, Relaxed);
         if crate::mutated!("turn_want_order") {
             self.wanted.store(true, Release);
         } else if !crate::mutated!("turn_want") {
@@ -157,9 +162,9 @@ impl<T> TurnLock<T> {
         self.busy.load(Relaxed)
     }
 
-    /// The last to publish, by the number that it gave.
-    pub fn publisher(&self) -> u32 {
-        self.publisher.load(Relaxed)
+    /// The port of the last channel to publish, or to want a recheck; number 0 before any did.
+    pub fn publisher(&self) -> PortId {
+        PortId(self.publisher.load(Relaxed))
     }
 
     /// Wait for the turn, for the control plane. [`TurnLock::leave`] ends it like any other.
@@ -188,7 +193,7 @@ mod loom_tests {
             let turn = TurnLock::new(LockClass::Other, ());
             // The lock must have been used before threads meet at it.
             let locks = LockCounters::new(ManualClock::new(1));
-            let first = turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
+            let first = turn.enter(&locks, PortId(0), &mut BioList::new(), InsertAt::Tail);
             assert!(!turn.leave(first.expect("it is free")));
             Arc::new(Model { turn, seen: AtomicUsize::new(0) })
         }
@@ -196,7 +201,7 @@ mod loom_tests {
         /// Copy `news[0]` to `news[1]`, which is done with the turn only.
         fn look(&self, news: &[AtomicUsize; 2]) {
             let locks = LockCounters::new(ManualClock::new(1));
-            while let Some(turn) = self.turn.enter_to_recheck(&locks, 1) {
+            while let Some(turn) = self.turn.enter_to_recheck(&locks, PortId(1)) {
                 let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
                 self.seen.fetch_add(published, Relaxed);
                 news[1].store(news[0].load(Relaxed), Relaxed);
@@ -210,7 +215,7 @@ mod loom_tests {
             let locks = LockCounters::new(ManualClock::new(1));
             let mut list = BioList::new();
             (0..bios).for_each(|_| list.push(Bio::flush()));
-            while let Some(turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) {
+            while let Some(turn) = self.turn.enter(&locks, PortId(1), &mut list, InsertAt::Tail) {
                 let published = self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
                 self.seen.fetch_add(published + list.take().len(), Relaxed);
                 if !self.turn.leave(turn) {

@@ -59,6 +59,23 @@ impl ChannelId {
     }
 }
 
+/// The number of a channel's port among those of its device.
+///
+/// The device gives it out as it opens the port ([`Ports::open`](crate::Ports::open)). In another
+/// device it names another port, or none. It is valid until the port is closed, and then given
+/// again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct PortId(pub u32);
+
+impl PortId {
+    /// The number as an index.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The number of a context in its set; numbers of dropped contexts are given again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]

@@ -10,8 +10,8 @@
 //! `base` makes units of the same bios first in, first out: the difference is what the scheduler
 //! costs. What the start costs goes away in the difference of two numbers of batches.
 
-use drystone_core::{Bio, BioList, IoBuf, Limits, Sector};
-use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position, Tunables};
+use drystone_core::{Bio, BioList, IoBuf, Limits, PortId, Sector};
+use drystone_queue::scheduler::deadline::{Deadline, Insertion, Position, Tunables};
 use drystone_queue::unit::Unit;
 use std::hint::black_box;
 
@@ -45,7 +45,7 @@ impl Bench {
         let Some(deadline) = &mut self.deadline else { return self.waiting.push(bio) };
         let (limits, tunables) = (&self.limits, &self.tunables);
         let how = Insertion { limits, nomerges: black_box(0), tunables };
-        deadline.insert(Home(0), bio, &how);
+        deadline.insert(PortId(0), bio, &how);
     }
 
     #[inline(always)]

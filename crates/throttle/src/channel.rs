@@ -197,7 +197,7 @@ impl GroupChannel {
     /// Let `bio` wait.
     fn queue(&mut self, env: &mut Env, mut bio: Box<Bio>, now: Ns) {
         bio.stamp(now);
-        bio.port = self.port.index();
+        bio.port = self.port.id();
         let entry = self.entries.find(GroupId::of(&bio)).expect("it was found before");
         let lane = entry.begin_waiting(Direction::of(&bio));
         self.waiting += 1;
@@ -216,7 +216,7 @@ impl GroupChannel {
         pass: &mut BioList,
         run: impl FnOnce(&mut Visited, &mut Dispatcher<'_>),
     ) {
-        let me = Some(self.port.index());
+        let me = Some(self.port.id());
         let mut dispatcher = Dispatcher::new(
             self.device.shared(),
             (self.rules.epoch(), &self.rules),
@@ -307,12 +307,12 @@ impl ThrottleChannel for GroupChannel {
     }
 
     fn deadline(&self) -> Option<Ns> {
-        self.visited.due(self.port.index())
+        self.visited.due(self.port.id())
     }
 
     fn tick(&mut self, env: &mut Env, now: Ns, pass: &mut BioList) {
         if self.deadline().is_some_and(|due| due <= now) {
-            let me = self.port.index();
+            let me = self.port.id();
             self.run_lanes(env, now, pass, |visited, dispatcher| visited.run_due(dispatcher, me));
         }
     }
@@ -357,7 +357,7 @@ impl ThrottleChannel for GroupChannel {
 impl GroupChannel {
     /// End the bios that wait in lanes known to the channel and have `user_data` in `range`.
     fn take_out(&mut self, env: &mut Env, now: Ns, range: &Range<u64>) {
-        let me = self.port.index();
+        let me = self.port.id();
         let mut dispatcher = Dispatcher::new(
             self.device.shared(),
             (self.rules.epoch(), &self.rules),

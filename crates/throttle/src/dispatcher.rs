@@ -18,7 +18,7 @@ use crate::rules::{Path, Rules};
 use crate::shared::Shared;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, PortId};
 use std::sync::Arc;
 
 /// See the module's text.
@@ -30,7 +30,7 @@ pub(crate) struct Dispatcher<'a> {
     locks: &'a LockCounters,
     now: Ns,
     /// The thread's own channel.
-    me: Option<u32>,
+    me: Option<PortId>,
     /// Channels whose doorbell must ring.
     told: Vec<Arc<Port>>,
     /// Lanes to which bios were sent on.
@@ -47,7 +47,7 @@ impl<'a> Dispatcher<'a> {
         (epoch, rules): (u64, &'a Rules),
         locks: &'a LockCounters,
         now: Ns,
-        me: Option<u32>,
+        me: Option<PortId>,
     ) -> Self {
         Dispatcher {
             shared,
@@ -187,13 +187,13 @@ impl<'a> Dispatcher<'a> {
         (self.current, self.ports) = (None, None);
     }
 
-    fn port(&mut self, home: u32) -> Arc<Port> {
-        let known = self.ports.as_ref().and_then(|ports| ports.get(home));
+    fn port(&mut self, id: PortId) -> Arc<Port> {
+        let known = self.ports.as_ref().and_then(|ports| ports.get(id));
         if let Some(port) = known {
             return port.clone();
         }
         let ports = self.ports.insert(self.shared.ports(self.locks));
-        ports.get(home).expect("a channel stays while bios of it wait").clone()
+        ports.get(id).expect("a channel stays while bios of it wait").clone()
     }
 
     /// Grant `bio`.
@@ -206,15 +206,15 @@ impl<'a> Dispatcher<'a> {
 
     /// Give the granted bios to their channel.
     fn hand_over(&mut self) {
-        let Some(home) = self.granted.back().map(|bio| bio.port) else { return };
-        let port = self.port(home);
+        let Some(id) = self.granted.back().map(|bio| bio.port) else { return };
+        let port = self.port(id);
         port.granted.add(&mut self.granted);
         self.tell(port);
     }
 
     fn tell(&mut self, port: Arc<Port>) {
         let known = self.told.iter().any(|other| Arc::ptr_eq(other, &port));
-        if self.me != Some(port.index()) && !known {
+        if self.me != Some(port.id()) && !known {
             self.told.push(port);
         }
     }
@@ -285,17 +285,17 @@ mod tests {
         let mut bios = BioList::new();
         for n in 0..2 {
             let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-            (bio.group, bio.port, bio.user_data) = (group.as_u32(), port.index(), n);
+            (bio.group, bio.port, bio.user_data) = (group.as_u32(), port.id(), n);
             bios.push(bio);
         }
         lane.publish(&locks, &mut bios);
         let mut dispatcher =
-            Dispatcher::new(device.shared(), (epoch, &rules), &locks, 1, Some(port.index()));
+            Dispatcher::new(device.shared(), (epoch, &rules), &locks, 1, Some(port.id()));
         let mut taken = dispatcher.take_out(&lane, |bio| bio.user_data == 1);
         assert_eq!(taken.pop().map(|bio| bio.user_data), Some(1));
         let mut waiting = lane.wait(&locks);
         assert!(waiting.take(|_| true).is_empty());
-        assert!(!waiting.has_homes(), "nothing of a channel is left in the tree");
+        assert!(!waiting.has_ports(), "nothing of a channel is left in the tree");
         assert_eq!(waiting.take_parked().pop().map(|bio| bio.user_data), Some(0));
     }
 }

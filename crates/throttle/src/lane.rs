@@ -21,7 +21,7 @@ use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::sync::{Guard, LockClass, LockCounters};
 use drystone_core::turn::{InsertAt, TurnLock};
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, PortId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -30,6 +30,8 @@ pub(crate) const GRACE_NS: Ns = 5_000_000;
 /// Bios that may go within this time go together. It is much shorter than the burst, so no time is
 /// lost.
 const QUANTUM_NS: Ns = 500_000;
+/// No channel.
+const NOBODY: PortId = PortId(u32::MAX);
 /// The due time while no bio waits.
 pub(crate) const NEVER: Ns = Ns::MAX;
 
@@ -53,7 +55,7 @@ pub(crate) type Turn<'a> = Guard<'a, Waiting>;
 pub(crate) struct Waiting {
     tree: Tree,
     /// The number of bios in the tree, by the channel that they came through.
-    homes: BTreeMap<u32, usize>,
+    ports: BTreeMap<PortId, usize>,
     closed: bool,
     parked: BioList,
 }
@@ -66,7 +68,7 @@ impl Waiting {
 
     /// Add `bio`, which waits from `now` on; `steps` are its path to the top.
     pub(crate) fn push(&mut self, steps: &[Step], bio: Box<Bio>, now: Ns) {
-        *self.homes.entry(bio.port).or_default() += 1;
+        *self.ports.entry(bio.port).or_default() += 1;
         self.tree.push(steps, bio, ticks_of(now));
     }
 
@@ -74,7 +76,7 @@ impl Waiting {
     pub(crate) fn pop(&mut self, now: Ns) -> Result<Box<Bio>, Ns> {
         match self.tree.pop(ticks_of(now)) {
             Ok(bio) => {
-                self.leave_home(&bio);
+                self.count_out(&bio);
                 Ok(bio)
             }
             Err(_) if self.tree.is_empty() => Err(NEVER),
@@ -85,14 +87,14 @@ impl Waiting {
     /// Take the bios in the tree for which `is_one` is true; each group's bios keep their order.
     pub(crate) fn take(&mut self, is_one: impl Fn(&Bio) -> bool) -> BioList {
         let bios = self.tree.take(is_one);
-        bios.iter().for_each(|bio| self.leave_home(bio));
+        bios.iter().for_each(|bio| self.count_out(bio));
         bios
     }
 
-    /// True if `homes` lists channels with bios in the tree.
+    /// True if `ports` lists channels with bios in the tree.
     #[cfg(test)]
-    pub(crate) fn has_homes(&self) -> bool {
-        !self.homes.is_empty()
+    pub(crate) fn has_ports(&self) -> bool {
+        !self.ports.is_empty()
     }
 
     /// Take all bios that wait for new rules.
@@ -105,11 +107,11 @@ impl Waiting {
         self.parked.push(bio);
     }
 
-    fn leave_home(&mut self, bio: &Bio) {
-        let Some(count) = self.homes.get_mut(&bio.port) else { return };
+    fn count_out(&mut self, bio: &Bio) {
+        let Some(count) = self.ports.get_mut(&bio.port) else { return };
         *count -= 1;
         if *count == 0 {
-            self.homes.remove(&bio.port);
+            self.ports.remove(&bio.port);
         }
     }
 }
@@ -120,7 +122,7 @@ impl Lane {
             top,
             purge: AtomicBool::new(false),
             due: AtomicU64::new(NEVER),
-            keeper: AtomicU32::new(u32::MAX),
+            keeper: AtomicU32::new(NOBODY.0),
             turn: TurnLock::new(LockClass::Throttle, Waiting::default()),
         })
     }
@@ -145,9 +147,9 @@ impl Lane {
 
     /// The time at which channel `port`, which has bios here, must recheck. [`NEVER`] if it is not
     /// known yet.
-    pub(crate) fn due(&self, port: u32) -> Ns {
+    pub(crate) fn due(&self, port: PortId) -> Ns {
         let due = self.due.load(Relaxed);
-        match self.keeper.load(Relaxed) == port {
+        match self.keeper.load(Relaxed) == port.0 {
             true => due,
             false => due.saturating_add(GRACE_NS),
         }
@@ -169,8 +171,8 @@ impl Lane {
     }
 
     /// Try to take the turn for channel `me`. If another thread has it, that thread rechecks.
-    pub(crate) fn enter(&self, locks: &LockCounters, me: Option<u32>) -> Option<Turn<'_>> {
-        self.turn.enter_to_recheck(locks, me.unwrap_or(u32::MAX))
+    pub(crate) fn enter(&self, locks: &LockCounters, me: Option<PortId>) -> Option<Turn<'_>> {
+        self.turn.enter_to_recheck(locks, me.unwrap_or(NOBODY))
     }
 
     /// Leave the turn. True if the caller must enter it again.
@@ -191,19 +193,19 @@ impl Lane {
     pub(crate) fn keep_time(
         &self,
         waiting: &Waiting,
-        me: Option<u32>,
+        me: Option<PortId>,
         now: Ns,
         due: Ns,
-    ) -> Option<u32> {
-        let before = (self.keeper.load(Relaxed), self.due.load(Relaxed));
-        let has_bios = |home: &u32| waiting.homes.contains_key(home);
+    ) -> Option<PortId> {
+        let before = (PortId(self.keeper.load(Relaxed)), self.due.load(Relaxed));
+        let has_bios = |port: &PortId| waiting.ports.contains_key(port);
         let stays = now < before.1 && before.1 <= due;
         let stays = stays.then_some(before.0);
         let keeper = (stays.into_iter().chain(me).chain([before.0]).find(has_bios))
-            .or_else(|| waiting.homes.keys().next().copied());
+            .or_else(|| waiting.ports.keys().next().copied());
         self.due.store(due, Relaxed);
         let keeper = keeper?;
-        self.keeper.store(keeper, Relaxed);
+        self.keeper.store(keeper.0, Relaxed);
         (keeper != before.0 || due < before.1).then_some(keeper)
     }
 
@@ -215,7 +217,7 @@ impl Lane {
         let mut bios = waiting.tree.move_all();
         bios.append(&mut self.take_published());
         waiting.parked.append(&mut bios);
-        waiting.homes.clear();
+        waiting.ports.clear();
         self.due.store(NEVER, Relaxed);
         _ = self.turn.leave(waiting);
     }
@@ -236,22 +238,26 @@ mod tests {
     use drystone_core::clock::ManualClock;
     use drystone_core::{IoBuf, Sector};
 
-    fn bio(home: u32) -> Box<Bio> {
+    const FIRST: PortId = PortId(1);
+    const SECOND: PortId = PortId(2);
+    const OTHER: PortId = PortId(3);
+
+    fn bio(port: PortId) -> Box<Bio> {
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        bio.port = home;
+        bio.port = port;
         bio
     }
 
     /// A lane with a limit of one read in a second, which is used up; one bio of each channel
     /// waits.
-    fn lane(homes: &[u32]) -> (Arc<Lane>, Arc<LockCounters>) {
+    fn lane(ports: &[PortId]) -> (Arc<Lane>, Arc<LockCounters>) {
         let locks = LockCounters::new(ManualClock::new(1));
         let meter = Arc::new(Meter::default());
         meter.set_rates(ticks_of(1), None, Some(1));
         let steps = [Step { group: GroupId::ROOT, meter: Some(meter) }];
         let lane = Lane::new(GroupId::ROOT);
         let mut waiting = lane.wait(&locks);
-        homes.iter().for_each(|home| waiting.push(&steps, bio(*home), 1));
+        ports.iter().for_each(|port| waiting.push(&steps, bio(*port), 1));
         while waiting.pop(1).is_ok() {}
         assert!(!lane.leave(waiting));
         (lane, locks)
@@ -259,26 +265,27 @@ mod tests {
 
     #[test]
     fn the_keeper_stays_while_it_wakes_early_enough() {
-        let (lane, locks) = lane(&[1, 1, 2, 2]);
+        let (lane, locks) = lane(&[FIRST, FIRST, SECOND, SECOND]);
         let waiting = lane.wait(&locks);
-        assert_eq!(lane.keep_time(&waiting, Some(2), 10, 1000), Some(2));
-        assert_eq!((lane.due(2), lane.due(1)), (1000, 1000 + GRACE_NS));
-        assert_eq!(lane.keep_time(&waiting, Some(1), 20, 2000), None, "it wakes anyway");
-        assert_eq!(lane.keep_time(&waiting, Some(1), 20, 500), Some(1), "it would wake too late");
+        assert_eq!(lane.keep_time(&waiting, Some(SECOND), 10, 1000), Some(SECOND));
+        assert_eq!((lane.due(SECOND), lane.due(FIRST)), (1000, 1000 + GRACE_NS));
+        assert_eq!(lane.keep_time(&waiting, Some(FIRST), 20, 2000), None, "it wakes anyway");
+        let told = lane.keep_time(&waiting, Some(FIRST), 20, 500);
+        assert_eq!(told, Some(FIRST), "the other would wake too late");
         _ = lane.leave(waiting);
     }
 
     #[test]
     fn a_channel_without_bios_does_not_keep_time() {
-        let (lane, locks) = lane(&[1, 1]);
+        let (lane, locks) = lane(&[FIRST, FIRST]);
         let waiting = lane.wait(&locks);
-        assert_eq!(lane.keep_time(&waiting, Some(3), 10, 1000), Some(1));
+        assert_eq!(lane.keep_time(&waiting, Some(OTHER), 10, 1000), Some(FIRST));
         _ = lane.leave(waiting);
     }
 
     #[test]
     fn a_closed_lane_parks_its_bios() {
-        let (lane, locks) = lane(&[1, 1, 1]);
+        let (lane, locks) = lane(&[FIRST; 3]);
         lane.close(&locks);
         let mut waiting = lane.wait(&locks);
         assert!(waiting.is_closed() && waiting.pop(u64::MAX / 2).is_err());

@@ -137,7 +137,7 @@ impl Scene {
         let locks = counters();
         let (epoch, rules) = self.device.shared().rules(&locks);
         let mut bio = Bio::read(Sector(0), IoBuf::zeroed(512));
-        (bio.group, bio.port) = (self.group.as_u32(), self.port.index());
+        (bio.group, bio.port) = (self.group.as_u32(), self.port.id());
         let mut bios = BioList::new();
         bios.push(bio);
         match rules.path(self.group, Direction::Read) {
@@ -149,7 +149,7 @@ impl Scene {
                     (epoch, &rules),
                     &locks,
                     1_000_000_000,
-                    Some(0),
+                    Some(self.port.id()),
                 );
                 dispatcher.run(&path.lane);
             }

@@ -10,9 +10,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 
-use drystone_core::BioList;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Guard, Lock, LockClass, LockCounters};
+use drystone_core::{BioList, PortId};
 use drystone_queue::scheduler::{Caller, InsertAt, Port, Scheduler};
 
 use super::host::Host;
@@ -54,7 +54,7 @@ impl<const SPIN: bool> Baseline<SPIN> {
     pub(super) fn work(&self, host: &mut impl Host, bios: &mut BioList, place: InsertAt) -> bool {
         if !bios.is_empty() {
             let mut queue = self.lock(host.locks());
-            self.publisher.store(host.index(), Relaxed);
+            self.publisher.store(host.port_id().0, Relaxed);
             queue.insert(host, bios, place);
             self.unlock(queue);
         }
@@ -110,9 +110,9 @@ impl<const SPIN: bool> Scheduler for Baseline<SPIN> {
         self.work(caller, bios, place)
     }
 
-    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
+    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, port: PortId) -> (BioList, bool) {
         let mut queue = self.lock(caller.locks);
-        let bios = queue.expel(caller, home);
+        let bios = queue.expel(caller, port);
         let kept = queue.kept() > 0;
         self.unlock(queue);
         (bios, kept)
@@ -127,8 +127,8 @@ impl<const SPIN: bool> Scheduler for Baseline<SPIN> {
         self.busy.load(Relaxed)
     }
 
-    fn last_publisher(&self) -> u32 {
-        self.publisher.load(Relaxed)
+    fn last_publisher(&self) -> PortId {
+        PortId(self.publisher.load(Relaxed))
     }
 
     fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {

@@ -1,10 +1,11 @@
 //! The host of a scheduler: the channel in whose call it runs. The channel's [`Caller`] answers in
 //! a stack; a test answers for itself, because only a channel can make a `Caller`.
 
+use drystone_core::PortId;
 use drystone_core::clock::Ns;
 use drystone_core::op::OpGroup;
 use drystone_core::sync::LockCounters;
-use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position};
+use drystone_queue::scheduler::deadline::{Deadline, Insertion, Position};
 use drystone_queue::scheduler::{Caller, ended_of_all};
 use drystone_queue::unit::Unit;
 
@@ -12,7 +13,7 @@ use super::counts::Counts;
 
 /// See the module's text; the methods are those of [`Caller`].
 pub(super) trait Host {
-    fn index(&self) -> u32;
+    fn port_id(&self) -> PortId;
     fn locks(&self) -> &LockCounters;
     fn now(&self) -> Ns;
     fn held(&self) -> bool;
@@ -20,23 +21,23 @@ pub(super) trait Host {
     fn count_merged(&self, group: OpGroup);
     fn reserve_tags(&mut self, units: usize) -> bool;
     fn tags_came_free(&self) -> bool;
-    /// Put the unit that goes next where it is wanted: its channel and lane.
+    /// Put the unit that goes next where it is wanted: its port and lane.
     fn place_next(
         &mut self,
         trees: &mut Deadline,
         position: &mut Position,
         counts: &mut Counts,
-    ) -> Option<(Home, usize)>;
+    ) -> Option<(PortId, usize)>;
     fn grant_placed(&mut self) -> Result<(), Unit>;
     fn ended(&mut self, class: usize) -> u64;
-    /// Channel `home` has units that wait for tags.
-    fn starve(&mut self, home: u32);
+    /// Port number `id` has units that wait for tags.
+    fn starve(&mut self, id: PortId);
 }
 
 impl Host for Caller<'_> {
     #[inline]
-    fn index(&self) -> u32 {
-        self.port().index()
+    fn port_id(&self) -> PortId {
+        self.port().id()
     }
 
     #[inline]
@@ -77,7 +78,7 @@ impl Host for Caller<'_> {
         trees: &mut Deadline,
         position: &mut Position,
         counts: &mut Counts,
-    ) -> Option<(Home, usize)> {
+    ) -> Option<(PortId, usize)> {
         let now = self.now;
         let (config, out) = self.split();
         trees.dispatch_into(
@@ -90,7 +91,7 @@ impl Host for Caller<'_> {
                         + ended_of_all(&config.ports, 2 * class + 1)
                 })
             },
-            |home| out.place(home.0),
+            |port| out.place(port),
         )
     }
 
@@ -103,12 +104,12 @@ impl Host for Caller<'_> {
         Caller::ended(self, 2 * class) + Caller::ended(self, 2 * class + 1)
     }
 
-    fn starve(&mut self, home: u32) {
-        if home == self.port().index() {
+    fn starve(&mut self, id: PortId) {
+        if id == self.port().id() {
             self.port().set_lacks_tags();
             return;
         }
-        let port = self.port_of(home);
+        let port = self.port_of(id);
         if port.set_lacks_tags() {
             self.notify_lazily(&port);
         }

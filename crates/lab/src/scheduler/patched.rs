@@ -24,9 +24,9 @@ mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::*, fence};
 
-use drystone_core::BioList;
 use drystone_core::context::PLUG_MAX_BIOS;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
+use drystone_core::{BioList, PortId};
 use drystone_queue::scheduler::{Caller, InsertAt, Port, Scheduler};
 
 use super::host::Host;
@@ -118,7 +118,7 @@ impl Patched {
     /// Splice the batch to the front of its staging list.
     fn stage(&self, host: &impl Host, bios: &mut BioList, place: InsertAt) {
         let mut staging = self.insert_lock.lock(host.locks());
-        self.publisher.store(host.index(), Relaxed);
+        self.publisher.store(host.port_id().0, Relaxed);
         let list = match place {
             InsertAt::Head => &mut staging.at_head,
             InsertAt::Tail => &mut staging.at_tail,
@@ -201,10 +201,10 @@ impl Scheduler for Patched {
         self.work(caller, bios, place)
     }
 
-    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
+    fn expel(&self, (): &mut (), caller: &mut Caller<'_>, port: PortId) -> (BioList, bool) {
         let mut queue = self.lock.lock(caller.locks);
         self.transfer(caller, &mut queue);
-        let bios = queue.expel(caller, home);
+        let bios = queue.expel(caller, port);
         self.kept.store(queue.kept(), Release);
         (bios, queue.kept() > 0)
     }
@@ -218,8 +218,8 @@ impl Scheduler for Patched {
         self.dispatching.load(Relaxed)
     }
 
-    fn last_publisher(&self) -> u32 {
-        self.publisher.load(Relaxed)
+    fn last_publisher(&self) -> PortId {
+        PortId(self.publisher.load(Relaxed))
     }
 
     fn closed(&self, port: &Port, locks: &LockCounters, remove: &mut dyn FnMut()) -> bool {

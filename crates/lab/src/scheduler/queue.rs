@@ -1,8 +1,8 @@
 //! The state that both schedulers guard with their main lock: the algorithm's, and counts of the
 //! requests in flight.
 
-use drystone_core::{Bio, BioList};
-use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Home, Inserted, Position};
+use drystone_core::{Bio, BioList, PortId};
+use drystone_queue::scheduler::deadline::{CLASSES, Deadline, Inserted, Position};
 use drystone_queue::scheduler::{InsertAt, Port};
 
 use super::counts::Counts;
@@ -25,8 +25,9 @@ pub(super) struct Queue {
     trees: Deadline,
     position: Position,
     counts: Counts,
-    /// Channels other than the one that inserted, whose bios may be kept without their knowledge.
-    arrivals: Vec<u32>,
+    /// Ports of channels other than the one that inserted, whose bios may be kept without their
+    /// knowledge.
+    arrivals: Vec<PortId>,
 }
 
 /// The requests that had ended when a dispatcher looked, to see whether that has changed.
@@ -55,7 +56,7 @@ impl Queue {
 
     /// Insert `bios` (emptied).
     pub(super) fn insert(&mut self, host: &impl Host, bios: &mut BioList, place: InsertAt) {
-        for bio in bios.iter().filter(|bio| bio.port != host.index()) {
+        for bio in bios.iter().filter(|bio| bio.port != host.port_id()) {
             if self.arrivals.last() != Some(&bio.port) {
                 self.arrivals.push(bio.port);
             }
@@ -71,7 +72,7 @@ impl Queue {
         let how = host.insertion();
         while let Some(bio) = bios.pop() {
             let group = bio.op.group();
-            if self.trees.insert(Home(bio.port), bio, &how) != Inserted::Kept {
+            if self.trees.insert(bio.port, bio, &how) != Inserted::Kept {
                 host.count_merged(group);
             }
         }
@@ -83,7 +84,7 @@ impl Queue {
     /// The bio, if nothing took it.
     pub(super) fn merge(&mut self, host: &impl Host, bio: Box<Bio>) -> Result<(), Box<Bio>> {
         let group = bio.op.group();
-        self.trees.merge(Home(bio.port), bio, &host.insertion())?;
+        self.trees.merge(bio.port, bio, &host.insertion())?;
         host.count_merged(group);
         Ok(())
     }
@@ -99,12 +100,12 @@ impl Queue {
             return self.no_tag(host);
         }
         let Queue { trees, position, counts, .. } = self;
-        let Some((home, lane)) = host.place_next(trees, position, counts) else {
+        let Some((port, lane)) = host.place_next(trees, position, counts) else {
             return Outcome::NoUnit;
         };
         if let Err(mut unit) = host.grant_placed() {
-            trees.insert_at_head(home, unit.bios.take(), &host.insertion());
-            self.arrivals.push(home.0);
+            trees.insert_at_head(port, unit.bios.take(), &host.insertion());
+            self.arrivals.push(port);
             return self.no_tag(host);
         }
         self.counts.dispatched[lane / 2] += 1;
@@ -115,28 +116,28 @@ impl Queue {
     /// were told before.
     #[cold]
     fn no_tag(&mut self, host: &mut impl Host) -> Outcome {
-        host.starve(host.index());
-        for home in self.arrivals.drain(..) {
-            host.starve(home);
+        host.starve(host.port_id());
+        for port in self.arrivals.drain(..) {
+            host.starve(port);
         }
         Outcome::NoTag
     }
 
-    /// Take out the bios of channel `home`.
-    pub(super) fn expel(&mut self, host: &impl Host, home: u32) -> BioList {
+    /// Take out the bios of `port`.
+    pub(super) fn expel(&mut self, host: &impl Host, port: PortId) -> BioList {
         let (mut out, mut others) = (BioList::new(), BioList::new());
-        self.trees.take_all(|whose, mut unit| match whose.0 == home {
+        self.trees.take_all(|owner, mut unit| match owner == port {
             true => out.append(&mut unit.bios),
             false => others.append(&mut unit.bios),
         });
         self.insert_sorted(host, &mut others);
-        self.arrivals.retain(|arrival| *arrival != home);
+        self.arrivals.retain(|arrival| *arrival != port);
         out
     }
 
     /// The channel of `port` is closed: what ended of it stays ended.
     pub(super) fn closed(&mut self, port: &Port) {
-        self.arrivals.retain(|arrival| *arrival != port.index());
+        self.arrivals.retain(|arrival| *arrival != port.id());
         for class in 0..CLASSES {
             let lanes = [2 * class, 2 * class + 1];
             self.counts.ended_closed[class] +=

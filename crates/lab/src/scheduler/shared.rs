@@ -1,8 +1,8 @@
 //! Ours, but every bio goes through the trees that all share, also while nobody's are kept: what
 //! the turn costs where it cannot be avoided.
 
-use drystone_core::BioList;
 use drystone_core::sync::LockCounters;
+use drystone_core::{BioList, PortId};
 use drystone_queue::ClockUse;
 use drystone_queue::scheduler::{Caller, InsertAt, MqDeadline, Port, Scheduler};
 
@@ -38,9 +38,9 @@ impl<const USE: u8> Scheduler for Clocked<USE> {
         &self,
         local: &mut Self::Local,
         caller: &mut Caller<'_>,
-        home: u32,
+        port: PortId,
     ) -> (BioList, bool) {
-        self.0.expel(local, caller, home)
+        self.0.expel(local, caller, port)
     }
 
     #[inline]
@@ -52,7 +52,7 @@ impl<const USE: u8> Scheduler for Clocked<USE> {
         self.0.is_busy()
     }
 
-    fn last_publisher(&self) -> u32 {
+    fn last_publisher(&self) -> PortId {
         self.0.last_publisher()
     }
 

@@ -27,7 +27,7 @@ use crate::unit::Unit;
 use drystone_core::clock::Ns;
 use drystone_core::failures::Failure;
 use drystone_core::mailbox::Message;
-use drystone_core::{Bio, BioList, Env, Status};
+use drystone_core::{Bio, BioList, Env, PortId, Status};
 use std::sync::Arc;
 
 /// Payload of a port's doorbell, which tells its channel of grants and of changes.
@@ -71,7 +71,7 @@ pub(crate) struct SchedulerClient<S: Scheduler> {
     ended: [u32; LANES],
     /// Slots whose units were granted in this call.
     granted: Vec<u32>,
-    /// Units that complete inline, to run in this call, with their owners' numbers.
+    /// Units that complete inline, to run in this call, with their owners' ports.
     to_run: ToRun,
     /// Bios of other channels that ended in this call.
     remote_done: BioList,
@@ -144,7 +144,7 @@ impl<S: Scheduler> SchedulerClient<S> {
     /// Note `bio` for the scheduler, which gets all of a call together.
     #[inline]
     pub(crate) fn add(&mut self, mut bio: Box<Bio>) {
-        bio.port = self.port.index();
+        bio.port = self.port.id();
         self.to_scheduler.push(bio);
     }
 
@@ -315,7 +315,7 @@ impl<S: Scheduler> SchedulerClient<S> {
             env.notify_lazily(doorbell);
         }
         while let Some(bio) = self.refused.pop() {
-            if bio.port == self.port.index() {
+            if bio.port == self.port.id() {
                 self.expect_less(env, 1);
                 env.end_bio(bio);
             } else {
@@ -395,7 +395,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         setup: &mut Setup<D, S>,
         flight: &mut InFlight,
         env: &mut Env,
-        owner: u32,
+        owner: PortId,
         rq: &mut Request,
     ) {
         if !self.requeued.is_empty() {
@@ -419,13 +419,13 @@ impl<S: Scheduler> SchedulerClient<S> {
         }
     }
 
-    /// End the bios of channel `owner` in `rq`, unless they are retried.
+    /// End the bios of port `owner` in `rq`, unless they are retried.
     #[inline]
     fn end_unit<D: Driver>(
         &mut self,
         setup: &Setup<D, S>,
         env: &mut Env,
-        owner: u32,
+        owner: PortId,
         rq: &mut Request,
         status: Status,
     ) {
@@ -437,7 +437,7 @@ impl<S: Scheduler> SchedulerClient<S> {
             let (op, offset, bytes) = (rq.unit.op, rq.offset(), rq.unit.bytes);
             setup.note(&Failure { op, status, offset, bytes });
         }
-        let own = owner == self.port.index();
+        let own = owner == self.port.id();
         if own {
             self.expect_less(env, rq.unit.bios.len());
         }
@@ -524,7 +524,7 @@ impl<S: Scheduler> SchedulerClient<S> {
         let mut bios = rq.unit.bios.take();
         self.expect(env, bios.len());
         while let Some(mut bio) = bios.pop() {
-            bio.port = self.port.index();
+            bio.port = self.port.id();
             self.requeued.push(bio);
         }
     }
@@ -615,7 +615,7 @@ impl<S: Scheduler> SchedulerClient<S> {
             return;
         }
         // It may take in bios that others have published, whose time begins now.
-        let (owner, now) = (self.port.index(), env.time.recent());
+        let (owner, now) = (self.port.id(), env.time.recent());
         let (mut bios, again) =
             self.with_scheduler(&mut parts, env, now, true, |scheduler, local, caller| {
                 scheduler.expel(local, caller, owner)
@@ -636,7 +636,7 @@ impl<S: Scheduler> SchedulerClient<S> {
     #[cold]
     pub(crate) fn pass_on<D: Driver>(&self, setup: &Setup<D, S>, env: &mut Env) {
         let last = setup.scheduler().last_publisher();
-        if last != self.port.index()
+        if last != self.port.id()
             && let Some(port) = setup.config().ports.get(last)
         {
             env.notify_lazily(port.doorbell().clone());
@@ -714,7 +714,7 @@ mod tests {
         client.add(read());
         assert!(!client.may_pass() && client.has_new());
         let mut bios = client.take_new();
-        assert_eq!(bios.front().map(|bio| bio.port), Some(client.port().index()));
+        assert_eq!(bios.front().map(|bio| bio.port), Some(client.port().id()));
         assert!(client.may_pass());
         client.put_new(&mut bios);
         assert_eq!((client.take_new().len(), bios.len()), (1, 0));

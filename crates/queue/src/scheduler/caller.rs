@@ -13,7 +13,7 @@ use drystone_core::clock::Ns;
 use drystone_core::mailbox::Message;
 use drystone_core::op::OpGroup;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioFlags, BioList, Status, Subscription};
+use drystone_core::{Bio, BioFlags, BioList, PortId, Status, Subscription};
 use std::sync::Arc;
 
 /// True if a unit may not end as it is issued, though others do.
@@ -23,30 +23,30 @@ fn needs_slot(unit: &Unit) -> bool {
     unit.flags.intersects(BioFlags::POLLED | BioFlags::FUA) || is_long
 }
 
-/// Requests for a driver that ends them at once, with the channels they are of. Their memory is
+/// Requests for a driver that ends them at once, with the ports they are of. Their memory is
 /// kept when they were run, so that units are made in place.
 #[derive(Default)]
 pub(crate) struct ToRun {
-    requests: Vec<(u32, Request)>,
+    requests: Vec<(PortId, Request)>,
     len: usize,
 }
 
 impl ToRun {
-    /// The place of one more unit, of channel `home`.
+    /// The place of one more unit, of `port`.
     #[inline]
-    fn next(&mut self, home: u32) -> &mut Unit {
+    fn next(&mut self, port: PortId) -> &mut Unit {
         if self.len == self.requests.len() {
-            self.requests.push((home, Request::default()));
+            self.requests.push((port, Request::default()));
         }
         let place = &mut self.requests[self.len];
         self.len += 1;
-        place.0 = home;
+        place.0 = port;
         &mut place.1.unit
     }
 
     /// The requests, in order; the list is empty when they were used.
     #[inline]
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = &mut (u32, Request)> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = &mut (PortId, Request)> {
         let len = std::mem::take(&mut self.len);
         self.requests[..len].iter_mut()
     }
@@ -65,10 +65,10 @@ impl ToRun {
         last.is_some_and(needs_slot)
     }
 
-    fn take_last(&mut self) -> (u32, Unit) {
+    fn take_last(&mut self) -> (PortId, Unit) {
         self.len -= 1;
-        let (home, rq) = &mut self.requests[self.len];
-        (*home, std::mem::take(&mut rq.unit))
+        let (port, rq) = &mut self.requests[self.len];
+        (*port, std::mem::take(&mut rq.unit))
     }
 }
 
@@ -84,25 +84,25 @@ pub struct Outlet<'a> {
     /// Slots of the channel's own that were granted, in order.
     pub(crate) granted: &'a mut Vec<u32>,
     /// A unit that was just placed, of another channel or without a tag.
-    pub(crate) aside: Option<(u32, Unit)>,
+    pub(crate) aside: Option<(PortId, Unit)>,
 }
 
 impl Outlet<'_> {
-    /// The memory for a unit of channel `home` that may go: of the caller's own driver queue (if
-    /// the unit is the caller's, or ends at once there), or for the channel that it came through.
+    /// The memory for a unit of port `owner` that may go: of the caller's own driver queue (if the
+    /// unit is the caller's, or ends at once there), or for the channel that it came through.
     /// [`Caller::grant_placed`] follows, before the next one is asked for.
     #[inline]
-    pub fn place(&mut self, home: u32) -> &mut Unit {
+    pub fn place(&mut self, owner: PortId) -> &mut Unit {
         if self.completes_inline {
-            return self.to_run.next(home);
+            return self.to_run.next(owner);
         }
-        if home == self.port.index()
+        if owner == self.port.id()
             && let Some(tag) = self.tags.pop()
         {
             self.granted.push(tag);
             return &mut self.flight.request(tag).unit;
         }
-        &mut self.aside.insert((home, Unit::default())).1
+        &mut self.aside.insert((owner, Unit::default())).1
     }
 }
 
@@ -123,7 +123,7 @@ pub struct Caller<'a> {
     /// The hardware queue that had no tag.
     pub(crate) missing: Option<HctxId>,
     /// Another channel whose unit had to stay, because it is between two queues.
-    pub(crate) moving_peer: Option<u32>,
+    pub(crate) moving_peer: Option<PortId>,
     /// Doorbells of other channels, to be rung once the scheduler has been left.
     pub(crate) doorbells: &'a mut Vec<Arc<Message>>,
     /// Bios that end without having been taken in.
@@ -189,20 +189,20 @@ impl<'a> Caller<'a> {
         let tags = self.missing.map(|hctx| self.config.map.set(hctx));
         let first = self.out.tags.is_scheduler_first();
         tags.is_some_and(|tags| (first || !tags.has_waiters()) && tags.any_free())
-            || self.moving_peer.is_some_and(|home| self.has_arrived(home))
+            || self.moving_peer.is_some_and(|peer| self.has_arrived(peer))
     }
 
     #[cold]
-    fn has_arrived(&self, home: u32) -> bool {
-        self.config.ports.get(home).is_some_and(|port| port.current_hctx.has_arrived())
+    fn has_arrived(&self, peer: PortId) -> bool {
+        self.config.ports.get(peer).is_some_and(|port| port.current_hctx.has_arrived())
     }
 
-    /// Send `unit` of channel `home` on its way.
+    /// Send `unit` of port `owner` on its way.
     ///
     /// # Errors
     /// The unit, if its hardware queue has no tag.
-    pub fn grant(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
-        *self.out.place(home) = unit;
+    pub fn grant(&mut self, owner: PortId, unit: Unit) -> Result<(), Unit> {
+        *self.out.place(owner) = unit;
         self.grant_placed()
     }
 
@@ -214,11 +214,11 @@ impl<'a> Caller<'a> {
     pub fn grant_placed(&mut self) -> Result<(), Unit> {
         match self.out.aside.take() {
             None if self.out.completes_inline && self.out.to_run.last_needs_slot() => {
-                let (home, unit) = self.out.to_run.take_last();
-                self.grant_aside(home, unit)
+                let (owner, unit) = self.out.to_run.take_last();
+                self.grant_aside(owner, unit)
             }
             None => Ok(()),
-            Some((home, unit)) => self.grant_aside(home, unit),
+            Some((owner, unit)) => self.grant_aside(owner, unit),
         }
     }
 
@@ -229,10 +229,10 @@ impl<'a> Caller<'a> {
     }
 
     #[cold]
-    fn grant_aside(&mut self, home: u32, unit: Unit) -> Result<(), Unit> {
-        let port = self.port_of(home);
+    fn grant_aside(&mut self, owner: PortId, unit: Unit) -> Result<(), Unit> {
+        let port = self.port_of(owner);
         let Some((hctx, tag)) = self.tag_for(&port) else { return Err(unit) };
-        if home == self.out.port.index() {
+        if owner == self.out.port.id() {
             self.out.flight.request(tag).unit = unit;
             self.out.granted.push(tag);
             return Ok(());
@@ -264,14 +264,14 @@ impl<'a> Caller<'a> {
 
     /// The hardware queue and the hint for tags of `port`'s units; `None` while its channel moves.
     fn hctx_of(&mut self, port: &Port) -> Option<(HctxId, u32)> {
-        if port.index() == self.out.port.index() {
+        if port.id() == self.out.port.id() {
             // It lets its units go itself when it has arrived.
             let slot = self.out.tags.slot();
             return (!self.moving).then_some((slot.hctx, slot.hint));
         }
         let at = port.current_hctx.get();
         if at.is_none() {
-            self.moving_peer = Some(port.index());
+            self.moving_peer = Some(port.id());
         }
         at
     }
@@ -283,13 +283,13 @@ impl<'a> Caller<'a> {
         }
     }
 
-    /// The port of a channel that has something with the scheduler.
+    /// Port number `id`, of a channel that has something with the scheduler.
     ///
     /// # Panics
     /// If there is none: a channel is closed only when it has nothing here.
-    pub fn port_of(&mut self, home: u32) -> Arc<Port> {
+    pub fn port_of(&mut self, id: PortId) -> Arc<Port> {
         self.refresh();
-        self.config.ports.get(home).expect("a channel with bios here is open").clone()
+        self.config.ports.get(id).expect("a channel with bios here is open").clone()
     }
 
     /// Take over a configuration that changed since the call began: a channel whose bios are

@@ -61,7 +61,7 @@ mod loom_tests {
     use drystone_core::primitive::AtomicUsize;
     use drystone_core::sync::{LockClass, LockCounters};
     use drystone_core::turn::TurnLock;
-    use drystone_core::{Bio, BioList};
+    use drystone_core::{Bio, BioList, PortId};
     use std::sync::Arc;
 
     /// A channel whose unit is brought while it moves.
@@ -79,9 +79,8 @@ mod loom_tests {
             let mut list = BioList::new();
             (0..bios).for_each(|_| list.push(Bio::flush()));
             loop {
-                let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) else {
-                    return;
-                };
+                let turn = self.turn.enter(&locks, PortId(1), &mut list, InsertAt::Tail);
+                let Some(mut turn) = turn else { return };
                 *turn += list.take().len();
                 *turn += self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
                 let moves = self.current_hctx.get().is_none();
@@ -122,7 +121,7 @@ mod loom_tests {
             model.current_hctx.leave();
             // The lock must have been used before threads meet at it.
             let locks = LockCounters::new(ManualClock::new(1));
-            let turn = model.turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
+            let turn = model.turn.enter(&locks, PortId(0), &mut BioList::new(), InsertAt::Tail);
             assert!(!model.turn.leave(turn.expect("it is free")));
             let model = Arc::new(model);
             let bringer = {

@@ -26,9 +26,9 @@ pub use port::{Port, PortState, Ports, ended_of_all};
 
 use crate::clock_use::ClockUse;
 use crate::config::Config;
-use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::sync::LockCounters;
+use drystone_core::{BioList, PortId};
 
 /// The way bios of a call are dispatched without the turn, while the scheduler has no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,10 +83,14 @@ pub trait Scheduler: Default + Send + Sync + 'static {
         unreachable!("`exclusive` did not say so");
     }
 
-    /// Take out every bio of channel `home`, in no particular order, if the turn is free now. True
-    /// if others must recheck afterwards.
-    fn expel(&self, local: &mut Self::Local, caller: &mut Caller<'_>, home: u32)
-    -> (BioList, bool);
+    /// Take out every bio of `port`, in no particular order, if the turn is free now. True if
+    /// others must recheck afterwards.
+    fn expel(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        port: PortId,
+    ) -> (BioList, bool);
 
     /// True while units are kept or bios wait to be inserted. A context that frees a tag and then
     /// sees false may rely on it: no unit waits for that tag.
@@ -96,7 +100,7 @@ pub trait Scheduler: Default + Send + Sync + 'static {
     fn is_busy(&self) -> bool;
 
     /// The port of the channel that last published bios without getting to dispatch. A hint.
-    fn last_publisher(&self) -> u32;
+    fn last_publisher(&self) -> PortId;
 
     /// The channel behind `port` is closed; it has nothing with the scheduler. `remove` takes the
     /// port from the others' sight, while no thread sums the ports' counts. True if others must

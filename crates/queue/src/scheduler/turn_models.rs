@@ -5,7 +5,7 @@ use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{AtomicBool, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
 use drystone_core::turn::{InsertAt, TurnLock};
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, PortId};
 use std::sync::Arc;
 
 /// Bios that were brought, and how many of them were seen; tags, where they matter.
@@ -27,7 +27,7 @@ impl Model {
         };
         // The lock must have been used before threads meet at it.
         let locks = LockCounters::new(ManualClock::new(1));
-        let turn = model.turn.enter(&locks, 0, &mut BioList::new(), InsertAt::Tail);
+        let turn = model.turn.enter(&locks, PortId(0), &mut BioList::new(), InsertAt::Tail);
         assert!(!model.turn.leave(turn.expect("it is free")));
         Arc::new(model)
     }
@@ -38,9 +38,8 @@ impl Model {
         let mut list = BioList::new();
         (0..bios).for_each(|_| list.push(Bio::flush()));
         loop {
-            let Some(mut turn) = self.turn.enter(&locks, 1, &mut list, InsertAt::Tail) else {
-                return;
-            };
+            let turn = self.turn.enter(&locks, PortId(1), &mut list, InsertAt::Tail);
+            let Some(mut turn) = turn else { return };
             *turn += list.take().len();
             *turn += self.turn.take().iter().map(|(list, _)| list.len()).sum::<usize>();
             let mut no_tag = false;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::Config;
 use crate::scheduler::{Caller, Exclusive, InsertAt, MqDeadline, Port, Scheduler};
+use drystone_core::PortId;
 use drystone_core::clock::Ns;
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -62,8 +63,13 @@ impl Scheduler for Interleaved {
         self.0.run_exclusive(local, caller, bios);
     }
 
-    fn expel(&self, l: &mut Self::Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
-        self.0.expel(l, caller, home)
+    fn expel(
+        &self,
+        local: &mut Self::Local,
+        caller: &mut Caller<'_>,
+        port: PortId,
+    ) -> (BioList, bool) {
+        self.0.expel(local, caller, port)
     }
 
     fn has_work(&self) -> bool {
@@ -74,7 +80,7 @@ impl Scheduler for Interleaved {
         self.0.is_busy()
     }
 
-    fn last_publisher(&self) -> u32 {
+    fn last_publisher(&self) -> PortId {
         self.0.last_publisher()
     }
 

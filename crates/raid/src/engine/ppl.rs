@@ -27,7 +27,7 @@ use crate::ids::{MemberNumber, Role, StripeId};
 use crate::layout::{BLOCK_BYTES, Layout};
 use crate::metadata::ppl::{HEADER_BYTES, PplBuilder, StripeWrite};
 use crossbeam_queue::ArrayQueue;
-use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, Sector, Status};
+use drystone_core::{Bio, BioFlags, BioList, IoBuf, Op, PortId, Sector, Status};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -150,8 +150,8 @@ impl Ticket {
     }
 
     /// Set the port of the context that has the stripe.
-    pub(crate) fn set_home(&mut self, home: u32) {
-        self.0.port = home;
+    pub(crate) fn set_port(&mut self, port: PortId) {
+        self.0.port = port;
     }
 
     /// Set the shard that the ticket must go back to.
@@ -206,7 +206,7 @@ pub(crate) struct LogEffects {
     pub(crate) done: Vec<Ticket>,
     pub(crate) reports: Vec<Report>,
     /// Ports whose items are in the hands of others.
-    pub(crate) remote: Vec<u32>,
+    pub(crate) remote: Vec<PortId>,
 }
 
 /// The state of a log.
@@ -348,8 +348,8 @@ impl Log {
         let room = replacement.map_or(area.parity_bytes, |(_, area)| area.parity_bytes);
         let room = room.min(area.parity_bytes) as usize;
         self.choose(room);
-        out.remote
-            .extend(self.round.iter().map(|ticket| ticket.0.port).filter(|h| *h != turn.home));
+        let ports = self.round.iter().map(|ticket| ticket.0.port);
+        out.remote.extend(ports.filter(|port| *port != turn.port));
         let mut bufs = std::mem::take(&mut self.bufs);
         bufs.push(self.header());
         bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));

@@ -19,7 +19,7 @@ use drystone_core::primitive::{AtomicU32, AtomicU64, Ordering::*};
 use drystone_core::stats::DeviceStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::turn::TurnLock;
-use drystone_core::{Holders, Published, Subscription};
+use drystone_core::{Holders, PortId, Published, Subscription};
 use std::sync::{Arc, Weak};
 
 /// Shards of the stripe cache.
@@ -136,13 +136,13 @@ impl Shared {
     }
 
     /// The input of a turn at a shard or a log.
-    pub(crate) fn turn_input<'a>(&self, conf: &'a Conf, epoch: u64, home: u32) -> TurnInput<'a> {
+    pub(crate) fn turn_input<'a>(&self, conf: &'a Conf, epoch: u64, port: PortId) -> TurnInput<'a> {
         TurnInput {
             conf,
             epoch,
             parity: self.parity,
             fits_below: self.fits_below.load(Acquire),
-            home,
+            port,
         }
     }
 

@@ -3,6 +3,7 @@
 use super::conf::Conf;
 use crate::ids::MemberNumber;
 use crate::parity::Parity;
+use drystone_core::PortId;
 
 /// The input of one turn at a shard or a log.
 pub(crate) struct TurnInput<'a> {
@@ -13,7 +14,7 @@ pub(crate) struct TurnInput<'a> {
     /// Parity fits below this member sector.
     pub(crate) fits_below: u64,
     /// The port of the channel that has the turn.
-    pub(crate) home: u32,
+    pub(crate) port: PortId,
 }
 
 impl TurnInput<'_> {

@@ -78,7 +78,7 @@ impl Scene {
     /// A write of a group, through the channel.
     pub(super) fn bio(&self, id: GroupId) -> Box<Bio> {
         let mut bio = Bio::write(Sector(0), IoBuf::zeroed(512));
-        (bio.group, bio.port) = (id.as_u32(), self.port.index());
+        (bio.group, bio.port) = (id.as_u32(), self.port.id());
         bio
     }
 
@@ -93,6 +93,6 @@ impl Scene {
     pub(super) fn dispatcher(&self, now: Ns) -> Dispatcher<'_> {
         let shared = self.device.shared();
         let rules = (shared.epoch(), &self.rules);
-        Dispatcher::new(shared, rules, &self.locks, now, Some(self.port.index()))
+        Dispatcher::new(shared, rules, &self.locks, now, Some(self.port.id()))
     }
 }

@@ -6,9 +6,8 @@
 
 use crate::dispatcher::Dispatcher;
 use crate::lane::{Lane, NEVER};
-use drystone_core::Bio;
-use drystone_core::BioList;
 use drystone_core::clock::Ns;
+use drystone_core::{Bio, BioList, PortId};
 use std::sync::Arc;
 
 /// The delay of a recheck of a lane whose next time is not known, because another thread is just
@@ -25,7 +24,7 @@ struct Visit {
 }
 
 impl Visit {
-    fn due(&self, port: u32) -> Ns {
+    fn due(&self, port: PortId) -> Ns {
         match self.lane.due(port) {
             NEVER => self.recheck,
             due => due,
@@ -80,13 +79,13 @@ impl Visited {
         self.0.iter().map(|visit| visit.bios).collect()
     }
 
-    /// The time at which channel `port` must run the first of the lanes, if there are any.
-    pub(super) fn due(&self, port: u32) -> Option<Ns> {
+    /// The time at which the channel of `port` must run the first of the lanes, if there are any.
+    pub(super) fn due(&self, port: PortId) -> Option<Ns> {
         self.0.iter().map(|visit| visit.due(port)).min()
     }
 
     /// Run the lanes that are due for the caller's channel `port`.
-    pub(super) fn run_due(&mut self, dispatcher: &mut Dispatcher<'_>, port: u32) {
+    pub(super) fn run_due(&mut self, dispatcher: &mut Dispatcher<'_>, port: PortId) {
         let now = dispatcher.now();
         self.run(dispatcher, |visit| visit.due(port) <= now);
     }
@@ -163,13 +162,14 @@ mod tests {
     #[test]
     fn a_lane_whose_time_is_not_known_is_rechecked() {
         let (scene, [lane], mut visited) = (Scene::new(&[]), lanes(), Visited::default());
-        assert_eq!(visited.due(0), None);
+        let port = scene.port.id();
+        assert_eq!(visited.due(port), None);
         visited.add(&lane, 1);
-        assert_eq!(visited.due(0), Some(0));
+        assert_eq!(visited.due(port), Some(0));
         for now in [NOW, NOW + RECHECK_NS, NOW + RECHECK_NS + 1] {
-            visited.run_due(&mut scene.dispatcher(now), 0);
+            visited.run_due(&mut scene.dispatcher(now), port);
         }
-        assert_eq!(visited.due(0), Some(NOW + 2 * RECHECK_NS), "it was not due the third time");
+        assert_eq!(visited.due(port), Some(NOW + 2 * RECHECK_NS), "it was not due the third time");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use drystone_core::clock::{ManualClock, Ns};
 use drystone_core::op::OpGroup;
 use drystone_core::{Bio, IoBuf, Limits, Priority, PriorityClass, Sector};
-use drystone_queue::scheduler::deadline::{Deadline, Home, Insertion, Position, Tunables};
+use drystone_queue::scheduler::deadline::{Deadline, Insertion, Position, Tunables};
 use drystone_queue::unit::Unit;
 
 use super::*;
@@ -20,7 +20,7 @@ type AtGrant = Box<dyn FnOnce()>;
 
 /// A channel that the test plays.
 struct Channel {
-    index: u32,
+    port: PortId,
     locks: Arc<LockCounters>,
     now: Ns,
     limits: Limits,
@@ -32,9 +32,9 @@ struct Channel {
 }
 
 impl Channel {
-    fn new(index: u32, tags: u32) -> Self {
+    fn new(port: u32, tags: u32) -> Self {
         Channel {
-            index,
+            port: PortId(port),
             locks: LockCounters::new(ManualClock::new(1)),
             now: 0,
             limits: Limits::default(),
@@ -49,7 +49,7 @@ impl Channel {
     fn batch(&self, bios: impl IntoIterator<Item = Box<Bio>>) -> BioList {
         let mut list = BioList::new();
         list.extend(bios.into_iter().map(|mut bio| {
-            (bio.port, bio.start_ns) = (self.index, self.now);
+            (bio.port, bio.start_ns) = (self.port, self.now);
             bio
         }));
         list
@@ -62,8 +62,8 @@ impl Channel {
 }
 
 impl Host for Channel {
-    fn index(&self) -> u32 {
-        self.index
+    fn port_id(&self) -> PortId {
+        self.port
     }
     fn locks(&self) -> &LockCounters {
         &self.locks
@@ -89,7 +89,7 @@ impl Host for Channel {
         trees: &mut Deadline,
         position: &mut Position,
         counts: &mut Counts,
-    ) -> Option<(Home, usize)> {
+    ) -> Option<(PortId, usize)> {
         let (placed, in_flight) = (&mut self.placed, |class| counts.in_flight(class, || 0));
         trees.dispatch_into(position, self.now, &self.tunables, in_flight, |_| {
             placed.insert(Unit::default())
@@ -107,7 +107,7 @@ impl Host for Channel {
     fn ended(&mut self, _: usize) -> u64 {
         0
     }
-    fn starve(&mut self, _: u32) {}
+    fn starve(&mut self, _: PortId) {}
 }
 
 fn read(sector: u64) -> Box<Bio> {

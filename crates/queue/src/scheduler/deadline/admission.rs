@@ -10,8 +10,7 @@
 //!   `writes_starved` of them in a row: then the other list has a turn. So neither waits for ever.
 //! * This is no unit's keeper and counts nothing: its user says how many units there are.
 
-use super::Home;
-use drystone_core::{Bio, BioFlags, BioList, Op};
+use drystone_core::{Bio, BioFlags, BioList, Op, PortId};
 use std::collections::VecDeque;
 
 /// The number of units, and may be.
@@ -55,7 +54,7 @@ pub enum Offered {
     Again(Box<Bio>),
 }
 
-type Waiting = VecDeque<(Home, Box<Bio>)>;
+type Waiting = VecDeque<(PortId, Box<Bio>)>;
 
 /// The bios that wait for admission. Any thread may use it, one at a time.
 #[derive(Debug, Default)]
@@ -78,10 +77,10 @@ impl Admission {
         self.reads.is_empty() && self.others.is_empty()
     }
 
-    /// Ask for `bio`, of `home`. It may go in at once if nothing of its kind waits, there is room,
+    /// Ask for `bio`, of `port`. It may go in at once if nothing of its kind waits, there is room,
     /// and no bio of the other kind has the turn.
     #[inline]
-    pub fn offer(&mut self, home: Home, bio: Box<Bio>, load: &Load) -> Offered {
+    pub fn offer(&mut self, port: PortId, bio: Box<Bio>, load: &Load) -> Offered {
         let is_read = is_sync_read(bio.op);
         let waits = if is_read { &self.reads } else { &self.others };
         let (reads, others) = (!self.reads.is_empty(), !self.others.is_empty());
@@ -90,21 +89,21 @@ impl Admission {
             self.goes_in(is_read, others, load);
             return Offered::Now(bio);
         }
-        self.wait(home, bio)
+        self.wait(port, bio)
     }
 
     #[cold]
-    fn wait(&mut self, home: Home, bio: Box<Bio>) -> Offered {
+    fn wait(&mut self, port: PortId, bio: Box<Bio>) -> Offered {
         if bio.flags.contains(BioFlags::NOWAIT) {
             return Offered::Again(bio);
         }
         let list = if is_sync_read(bio.op) { &mut self.reads } else { &mut self.others };
-        list.push_back((home, bio));
+        list.push_back((port, bio));
         Offered::Waits
     }
 
     /// The bio that may be inserted next, if there is room for one. After each the load is another.
-    pub fn next(&mut self, load: &Load) -> Option<(Home, Box<Bio>)> {
+    pub fn next(&mut self, load: &Load) -> Option<(PortId, Box<Bio>)> {
         let (reads, others) = (!self.reads.is_empty(), !self.others.is_empty());
         let is_read = self.turn(reads, others, load)?;
         self.goes_in(is_read, others, load);
@@ -130,10 +129,11 @@ impl Admission {
         }
     }
 
-    /// Take out the bios of `home`.
-    pub fn expel(&mut self, home: Home, out: &mut BioList) {
+    /// Take out the bios of `port`.
+    pub fn expel(&mut self, port: PortId, out: &mut BioList) {
         for list in [&mut self.reads, &mut self.others] {
-            let (mine, others) = std::mem::take(list).into_iter().partition(|(h, _)| *h == home);
+            let all = std::mem::take(list).into_iter();
+            let (mine, others) = all.partition(|(owner, _)| *owner == port);
             *list = others;
             let mine: Waiting = mine;
             out.extend(mine.into_iter().map(|(_, bio)| bio));
@@ -142,13 +142,13 @@ impl Admission {
 
     /// Take out everything, for another scheduler: always the bio with the earlier submission of
     /// the first two, of equal ones the read.
-    pub fn take_all(&mut self, mut each: impl FnMut(Home, Box<Bio>)) {
+    pub fn take_all(&mut self, mut each: impl FnMut(PortId, Box<Bio>)) {
         loop {
             let start = |list: &Waiting| list.front().map_or(u64::MAX, |(_, bio)| bio.start_ns);
             let read_first = start(&self.reads) <= start(&self.others) && !self.reads.is_empty();
             let list = if read_first { &mut self.reads } else { &mut self.others };
-            let Some((home, bio)) = list.pop_front() else { return };
-            each(home, bio);
+            let Some((port, bio)) = list.pop_front() else { return };
+            each(port, bio);
         }
     }
 }

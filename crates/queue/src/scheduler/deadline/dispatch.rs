@@ -1,8 +1,9 @@
 //! The choice of the next unit: batches, deadlines, classes.
 
 use super::loose::Entry;
-use super::{CLASSES, Deadline, Home, Lane, Position, READ, Tunables, WRITE, lane_of};
+use super::{CLASSES, Deadline, Lane, Position, READ, Tunables, WRITE, lane_of};
 use crate::unit::Unit;
+use drystone_core::PortId;
 
 /// Units are picked whenever they were submitted: also after `now`, which is the reading of one
 /// context, when another has read its clock since. A unit may not wait for that.
@@ -16,7 +17,7 @@ struct Rules<'a> {
 }
 
 impl Deadline {
-    /// The unit that goes next, with its home; `None` if there is none that may go now.
+    /// The unit that goes next, with its port; `None` if there is none that may go now.
     /// `now` is in ns on the clock of `start_ns`; `in_flight` says whether a unit of a class was
     /// dispatched and has not ended.
     #[inline]
@@ -26,15 +27,15 @@ impl Deadline {
         now: u64,
         tunables: &Tunables,
         in_flight: impl FnMut(usize) -> bool,
-    ) -> Option<(Home, Unit)> {
+    ) -> Option<(PortId, Unit)> {
         let mut unit = Unit::default();
         let to = &mut unit;
-        let (home, _) = self.dispatch_into(position, now, tunables, in_flight, |_| to)?;
-        Some((home, unit))
+        let (port, _) = self.dispatch_into(position, now, tunables, in_flight, |_| to)?;
+        Some((port, unit))
     }
 
     /// As [`Deadline::dispatch`], with the unit's lane; the unit is made in the empty one that
-    /// `to` gives for its home. This is the quicker way, because units are not copied.
+    /// `to` gives for its port. This is the quicker way, because units are not copied.
     #[inline]
     pub fn dispatch_into<'u>(
         &mut self,
@@ -42,13 +43,13 @@ impl Deadline {
         now: u64,
         tunables: &Tunables,
         mut in_flight: impl FnMut(usize) -> bool,
-        to: impl FnOnce(Home) -> &'u mut Unit,
-    ) -> Option<(Home, usize)> {
+        to: impl FnOnce(PortId) -> &'u mut Unit,
+    ) -> Option<(PortId, usize)> {
         if !self.head.is_empty() {
-            let (home, unit) = self.dispatch_head(position)?;
+            let (port, unit) = self.dispatch_head(position)?;
             let lane = lane_of(unit.op, unit.priority);
-            *to(home) = unit;
-            return Some((home, lane));
+            *to(port) = unit;
+            return Some((port, lane));
         }
         let rules = Rules { now, tunables };
         let mut queued = |class: usize| self.count[class] > 0 || in_flight(class);
@@ -62,18 +63,23 @@ impl Deadline {
     }
 
     #[inline]
-    fn take<'u>(&mut self, lane: usize, place: u32, to: impl FnOnce(Home) -> &'u mut Unit) -> Home {
+    fn take<'u>(
+        &mut self,
+        lane: usize,
+        place: u32,
+        to: impl FnOnce(PortId) -> &'u mut Unit,
+    ) -> PortId {
         self.count_out(lane);
         self.lanes[lane].fifo.take(place, to)
     }
 
     #[cold]
-    fn dispatch_head(&mut self, position: &mut Position) -> Option<(Home, Unit)> {
-        let (home, unit) = self.head.pop_front()?;
+    fn dispatch_head(&mut self, position: &mut Position) -> Option<(PortId, Unit)> {
+        let (port, unit) = self.head.pop_front()?;
         let lane = lane_of(unit.op, unit.priority);
         position.pos[lane] = unit.sector.0;
         self.count_out(lane);
-        Some((home, unit))
+        Some((port, unit))
     }
 
     /// Choose a unit and take it out of the sort order: its lane and its place in the FIFO.

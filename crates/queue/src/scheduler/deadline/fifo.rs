@@ -14,9 +14,8 @@
 //! * A unit of one bio may be that bio alone, in `bio`. Otherwise it is in `unit`.
 //! * Slots are never given back: keeping as many units as were kept before allocates nothing.
 
-use super::Home;
 use crate::unit::Unit;
-use drystone_core::{Bio, Limits};
+use drystone_core::{Bio, Limits, PortId};
 use std::mem;
 
 /// The smallest ring: what a small batch needs.
@@ -33,8 +32,8 @@ pub(super) struct Slot {
     pub start_ns: u64,
     /// When it should have been dispatched, ns.
     pub deadline: u64,
-    /// The home of its bios.
-    pub home: Home,
+    /// The port of its bios.
+    pub port: PortId,
     is_live: bool,
     /// Its place after the compaction under way.
     moves_to: u32,
@@ -117,11 +116,11 @@ impl Fifo {
 
     /// Keep `bio` as a unit of its own at the end; returns its place.
     #[inline]
-    pub fn push(&mut self, home: Home, bio: Box<Bio>, deadline: u64) -> u32 {
+    pub fn push(&mut self, port: PortId, bio: Box<Bio>, deadline: u64) -> u32 {
         let place = self.tail;
         let slot = self.get_mut(place);
         (slot.end, slot.start_ns) = (bio.end_sector().0, bio.start_ns);
-        (slot.home, slot.deadline, slot.is_live) = (home, deadline, true);
+        (slot.port, slot.deadline, slot.is_live) = (port, deadline, true);
         slot.bio = Some(bio);
         self.tail = place.wrapping_add(1);
         place
@@ -174,17 +173,17 @@ impl Fifo {
         self.tail = end;
     }
 
-    /// Take the unit at `place` out, to where `to` says for its home.
+    /// Take the unit at `place` out, to where `to` says for its port.
     #[inline]
-    pub fn take<'u>(&mut self, place: u32, to: impl FnOnce(Home) -> &'u mut Unit) -> Home {
+    pub fn take<'u>(&mut self, place: u32, to: impl FnOnce(PortId) -> &'u mut Unit) -> PortId {
         let slot = self.get_mut(place);
         slot.is_live = false;
-        let home = slot.home;
+        let port = slot.port;
         match slot.bio.take() {
-            Some(bio) => to(home).set(bio),
-            None => *to(home) = slot.unit.take(),
+            Some(bio) => to(port).set(bio),
+            None => *to(port) = slot.unit.take(),
         }
-        home
+        port
     }
 
     /// Let the unit at `place` take `bio` in. It keeps its place, and gets the earlier deadline.
@@ -201,13 +200,13 @@ impl Fifo {
         Ok(())
     }
 
-    /// Append the unit at `upper` to the one at `lower`, which it adjoins, if both are of one home
+    /// Append the unit at `upper` to the one at `lower`, which it adjoins, if both are of one port
     /// and the rules of merging allow it. Both become one, at the place of the one with the
     /// earlier deadline, of `lower` if they are equal. Returns that place.
     pub fn join(&mut self, lower: u32, upper: u32, limits: &Limits) -> Option<u32> {
         let indices = [self.index(lower), self.index(upper)];
         let [low, up] = self.slots.get_disjoint_mut(indices).expect("two slots");
-        if low.home != up.home || !low.unit().try_append(up.unit(), limits) {
+        if low.port != up.port || !low.unit().try_append(up.unit(), limits) {
             return None;
         }
         let (stays, slot, goes) = match up.deadline < low.deadline {

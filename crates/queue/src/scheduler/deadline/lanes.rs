@@ -1,4 +1,4 @@
-//! Classes, directions and lanes, and the owner by which bios merge.
+//! Classes, directions and lanes.
 
 use drystone_core::{Op, Priority, PriorityClass};
 
@@ -13,10 +13,6 @@ pub(crate) const BEST_EFFORT: usize = 1;
 pub const LANES: usize = 2 * CLASSES;
 pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
-
-/// Merge domain of a bio: its owner's number. Only bios of one home merge.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Home(pub u32);
 
 /// The class of a bio or unit of `priority`, as a number below [`CLASSES`].
 #[inline]

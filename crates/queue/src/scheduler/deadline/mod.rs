@@ -39,12 +39,12 @@ pub use admission::{Admission, Load, Offered, is_sync_read};
 use batch::BATCH_MAX;
 pub use batch::Batch;
 pub(crate) use lanes::{BEST_EFFORT, REAL_TIME};
-pub use lanes::{CLASSES, Home, LANES, class_of, lane_of};
+pub use lanes::{CLASSES, LANES, class_of, lane_of};
 pub use tunables::{IOSCHED, Tunable, Tunables};
 
 use crate::config::Config;
 use crate::unit::Unit;
-use drystone_core::{Bio, BioList, Limits};
+use drystone_core::{Bio, BioList, Limits, PortId};
 use fifo::Fifo;
 use lanes::{READ, WRITE};
 use loose::{Entry, Extent};
@@ -121,7 +121,7 @@ pub struct Deadline {
     /// The lane of the unit that was inserted last; `LANES` if it is gone.
     newest: usize,
     /// Units that go before all others.
-    head: VecDeque<(Home, Unit)>,
+    head: VecDeque<(PortId, Unit)>,
 }
 
 impl Default for Deadline {
@@ -170,10 +170,11 @@ impl Deadline {
         self.writes
     }
 
-    /// Insert `bio`, which belongs to `home` and has been checked and cut to the device's limits.
-    /// Its deadline is its `start_ns` plus the time that the tunables now give its direction.
+    /// Insert `bio`, which came through `port` and has been checked and cut to the device's limits.
+    /// Only bios of one port merge. Its deadline is its `start_ns` plus the time that the tunables
+    /// now give its direction.
     #[inline]
-    pub fn insert(&mut self, home: Home, bio: Box<Bio>, how: &Insertion) -> Inserted {
+    pub fn insert(&mut self, port: PortId, bio: Box<Bio>, how: &Insertion) -> Inserted {
         let lane = lane_of(bio.op, bio.priority);
         let deadline = bio.start_ns.saturating_add(how.tunables.expire_ns(bio.op));
         if self.lanes[lane].fifo.is_full() {
@@ -183,11 +184,11 @@ impl Deadline {
         let (sector, extent) = (bio.sector.0, Extent::of(&bio));
         match sorted.loose() {
             Some(loose) if how.nomerges == 2 || !loose.adjoins(&extent) => {
-                let place = fifo.push(home, bio, deadline);
+                let place = fifo.push(port, bio, deadline);
                 loose.push(Entry { sector, place }, &extent);
                 self.count_in(lane)
             }
-            _ => self.insert_in_order(lane, home, bio, deadline, how),
+            _ => self.insert_in_order(lane, port, bio, deadline, how),
         }
     }
 
@@ -218,7 +219,7 @@ impl Deadline {
     fn insert_in_order(
         &mut self,
         lane: usize,
-        home: Home,
+        port: PortId,
         mut bio: Box<Bio>,
         deadline: u64,
         how: &Insertion,
@@ -226,13 +227,13 @@ impl Deadline {
         let sector = bio.sector.0;
         let index = self.lanes[lane].sorted.index_for(sector);
         if how.nomerges < 2 {
-            match self.try_merge(lane, index, home, bio, deadline, how) {
+            match self.try_merge(lane, index, port, bio, deadline, how) {
                 Ok(inserted) => return inserted,
                 Err(back) => bio = back,
             }
         }
         let Lane { sorted, fifo } = &mut self.lanes[lane];
-        let place = fifo.push(home, bio, deadline);
+        let place = fifo.push(port, bio, deadline);
         sorted.insert(index, Entry { sector, place });
         self.count_in(lane)
     }
@@ -244,7 +245,7 @@ impl Deadline {
     /// The bio, if nothing took it.
     pub fn merge(
         &mut self,
-        home: Home,
+        port: PortId,
         bio: Box<Bio>,
         how: &Insertion,
     ) -> Result<Inserted, Box<Bio>> {
@@ -256,7 +257,7 @@ impl Deadline {
             return Err(bio);
         }
         let index = sorted.index_for(sector);
-        self.try_merge(lane, index, home, bio, deadline, how)
+        self.try_merge(lane, index, port, bio, deadline, how)
     }
 
     /// Let a neighbour take `bio` in, which belongs at `index` of the lane's sort order.
@@ -264,14 +265,14 @@ impl Deadline {
         &mut self,
         lane: usize,
         index: usize,
-        home: Home,
+        port: PortId,
         mut bio: Box<Bio>,
         deadline: u64,
         how: &Insertion,
     ) -> Result<Inserted, Box<Bio>> {
         let (start, end) = (bio.sector.0, bio.end_sector().0);
         let (lower, upper) = self.lanes[lane].sorted.around(index);
-        let may_take = |e: &Entry| self.may_take(lane, e.place, home, how);
+        let may_take = |e: &Entry| self.may_take(lane, e.place, port, how);
         let ends_here = |e: &Entry| self.lanes[lane].fifo.get(e.place).end == start;
         let below = lower.filter(ends_here).filter(may_take);
         let above = upper.filter(|e| e.sector == end && how.tunables.front_merges);
@@ -292,10 +293,10 @@ impl Deadline {
         Ok(Inserted::Merged)
     }
 
-    fn may_take(&self, lane: usize, place: u32, home: Home, how: &Insertion) -> bool {
+    fn may_take(&self, lane: usize, place: u32, port: PortId, how: &Insertion) -> bool {
         let fifo = &self.lanes[lane].fifo;
         let is_newest = self.newest == lane && fifo.newest() == place;
-        fifo.get(place).home == home && (how.nomerges == 0 || is_newest)
+        fifo.get(place).port == port && (how.nomerges == 0 || is_newest)
     }
 
     /// `lower` has grown at its end: make it and its neighbour `upper` one if they adjoin now.
@@ -325,7 +326,7 @@ impl Deadline {
     /// there take nothing in, but for one another: a bio that begins where the one before it in
     /// the list ends goes into its unit, as far as limits and `nomerges` (below 2) allow. So a
     /// unit whose bios come back becomes one again. Returns how many units more are kept.
-    pub fn insert_at_head(&mut self, home: Home, mut list: BioList, how: &Insertion) -> u32 {
+    pub fn insert_at_head(&mut self, port: PortId, mut list: BioList, how: &Insertion) -> u32 {
         let mut units = 0;
         while let Some(mut bio) = list.pop() {
             if units > 0 && how.nomerges < 2 {
@@ -337,26 +338,26 @@ impl Deadline {
             let lane = lane_of(bio.op, bio.priority);
             self.count[lane / 2] += 1;
             self.writes += (lane % 2) as u32;
-            self.head.push_back((home, Unit::new(bio)));
+            self.head.push_back((port, Unit::new(bio)));
             units += 1;
         }
         self.head.rotate_right(units);
         units as u32
     }
 
-    /// The same with bios of several contexts, each by its `port`: in the order of `list`.
+    /// The same with bios of several channels, each by its `port`: in the order of `list`.
     #[cold]
     pub fn insert_all_at_head(&mut self, list: &mut BioList, how: &Insertion) {
-        let mut runs: Vec<(Home, BioList)> = Vec::new();
+        let mut runs: Vec<(PortId, BioList)> = Vec::new();
         while let Some(bio) = list.pop() {
-            let home = Home(bio.port);
-            if runs.last().is_none_or(|(last, _)| *last != home) {
-                runs.push((home, BioList::new()));
+            let port = bio.port;
+            if runs.last().is_none_or(|(last, _)| *last != port) {
+                runs.push((port, BioList::new()));
             }
             runs.last_mut().expect("one was pushed").1.push(bio);
         }
-        while let Some((home, run)) = runs.pop() {
-            self.insert_at_head(home, run, how);
+        while let Some((port, run)) = runs.pop() {
+            self.insert_at_head(port, run, how);
         }
     }
 
@@ -369,17 +370,17 @@ impl Deadline {
     }
 
     /// Take out the head list, in its order.
-    pub fn take_head(&mut self, mut each: impl FnMut(Home, Unit)) {
-        while let Some((home, unit)) = self.head.pop_front() {
+    pub fn take_head(&mut self, mut each: impl FnMut(PortId, Unit)) {
+        while let Some((port, unit)) = self.head.pop_front() {
             self.count_out(lane_of(unit.op, unit.priority));
-            each(home, unit);
+            each(port, unit);
         }
     }
 
     /// Take out everything, for another scheduler: first the head list in its order, then always
     /// the unit with the earliest submission among the first of the FIFOs; of equal ones that of
     /// the stronger class, reads before writes.
-    pub fn take_all(&mut self, mut each: impl FnMut(Home, Unit)) {
+    pub fn take_all(&mut self, mut each: impl FnMut(PortId, Unit)) {
         self.take_head(&mut each);
         while let Some((lane, oldest)) = self.oldest() {
             let lane = &mut self.lanes[lane];

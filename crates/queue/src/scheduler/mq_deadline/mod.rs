@@ -19,16 +19,14 @@ mod counts;
 mod intake;
 mod turn;
 
-use super::deadline::{
-    BEST_EFFORT, Batch, Deadline, Home, Insertion, Position, class_of, is_sync_read,
-};
+use super::deadline::{BEST_EFFORT, Batch, Deadline, Insertion, Position, class_of, is_sync_read};
 use super::{Caller, Exclusive, InsertAt, Port, Scheduler};
 use crate::config::Config;
-use drystone_core::BioList;
 use drystone_core::clock::Ns;
 use drystone_core::primitive::{AtomicBool, AtomicU32, Ordering::*};
 use drystone_core::sync::{Guard, LockClass, LockCounters};
 use drystone_core::turn::TurnLock;
+use drystone_core::{BioList, PortId};
 use intake::Intake;
 use turn::{Stop, Turn};
 
@@ -69,7 +67,7 @@ impl MqDeadline {
         bios: &mut BioList,
         place: InsertAt,
     ) -> Option<Guard<'_, Turn>> {
-        self.turn.enter(caller.locks, caller.port().index(), bios, place)
+        self.turn.enter(caller.locks, caller.port().id(), bios, place)
     }
 
     /// Take in what others published.
@@ -82,7 +80,7 @@ impl MqDeadline {
         intake: &mut Intake,
     ) {
         for (mut list, place) in self.turn.take() {
-            for bio in list.iter().filter(|bio| bio.port != caller.port().index()) {
+            for bio in list.iter().filter(|bio| bio.port != caller.port().id()) {
                 if turn.arrivals.last() != Some(&bio.port) {
                     turn.arrivals.push(bio.port);
                 }
@@ -123,10 +121,10 @@ impl MqDeadline {
 /// Tells the channels whose bios came in this turn, and may be kept, that they wait for others'
 /// tags; those whose bios came before were told before.
 #[cold]
-fn tell_lack_of_tags(arrivals: &mut Vec<u32>, caller: &mut Caller<'_>) {
+fn tell_lack_of_tags(arrivals: &mut Vec<PortId>, caller: &mut Caller<'_>) {
     caller.port().set_lacks_tags();
-    for home in arrivals.drain(..) {
-        let port = caller.port_of(home);
+    for id in arrivals.drain(..) {
+        let port = caller.port_of(id);
         if port.set_lacks_tags() {
             caller.notify_lazily(&port);
         }
@@ -197,13 +195,13 @@ impl Scheduler for MqDeadline {
             let (config, out) = caller.split();
             let (position, tunables) = (&mut local.position, &config.tunables);
             let next =
-                trees.dispatch_into(position, now, tunables, |_| false, |home| out.place(home.0));
+                trees.dispatch_into(position, now, tunables, |_| false, |port| out.place(port));
             let (_, lane) = next.expect("one class alone waits for nothing");
             caller.grant_exclusive(lane);
         }
     }
 
-    fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, home: u32) -> (BioList, bool) {
+    fn expel(&self, _: &mut Local, caller: &mut Caller<'_>, port: PortId) -> (BioList, bool) {
         let mut out = BioList::new();
         let Some(mut turn) = self.enter(caller, &mut BioList::new(), InsertAt::Tail) else {
             return (out, false);
@@ -212,19 +210,19 @@ impl Scheduler for MqDeadline {
         turn.counts.forget();
         let mut intake = Intake::new(&mut turn.counts, &trees, caller);
         self.take_published(&mut turn, &mut trees, caller, &mut intake);
-        turn.admission.expel(Home(home), &mut out);
+        turn.admission.expel(port, &mut out);
         let (mut head, mut others) = (BioList::new(), BioList::new());
-        trees.take_head(|whose, mut unit| match whose.0 == home {
+        trees.take_head(|owner, mut unit| match owner == port {
             true => out.append(&mut unit.bios),
             false => head.append(&mut unit.bios),
         });
-        trees.take_all(|whose, mut unit| match whose.0 == home {
+        trees.take_all(|owner, mut unit| match owner == port {
             true => out.append(&mut unit.bios),
             false => others.append(&mut unit.bios),
         });
         trees.insert_all_at_head(&mut head, &caller.insertion());
         while let Some(bio) = others.pop() {
-            trees.insert(Home(bio.port), bio, &caller.insertion());
+            trees.insert(bio.port, bio, &caller.insertion());
         }
         let kept = turn.kept(&trees);
         intake.note(&trees);
@@ -246,7 +244,7 @@ impl Scheduler for MqDeadline {
         self.turn.is_busy()
     }
 
-    fn last_publisher(&self) -> u32 {
+    fn last_publisher(&self) -> PortId {
         self.turn.publisher()
     }
 

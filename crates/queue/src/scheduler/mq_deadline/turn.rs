@@ -6,13 +6,11 @@
 //! * While a bio waits for admission, later ones ask for admission, too.
 //! * `arrivals` is empty between turns.
 
-use super::super::deadline::{
-    Admission, Deadline, Home, Inserted, Offered, Position, is_sync_read,
-};
+use super::super::deadline::{Admission, Deadline, Inserted, Offered, Position, is_sync_read};
 use super::super::{Caller, InsertAt};
 use super::counts::Counts;
 use super::intake::Intake;
-use drystone_core::{Bio, BioList};
+use drystone_core::{Bio, BioList, PortId};
 
 /// State that belongs to the holder of the turn.
 #[derive(Default)]
@@ -22,8 +20,8 @@ pub(super) struct Turn {
     /// The units, if any are kept.
     pub(super) trees: Option<Box<Deadline>>,
     pub(super) admission: Admission,
-    /// Other channels whose published bios were inserted in this turn.
-    pub(super) arrivals: Vec<u32>,
+    /// Ports of other channels whose published bios were inserted in this turn.
+    pub(super) arrivals: Vec<PortId>,
 }
 
 /// Why a dispatch came to its end.
@@ -59,9 +57,9 @@ impl Turn {
             if !caller.reserve_tags(trees.len()) {
                 return Stop::NoTag;
             }
-            let Some((home, lane)) = self.place_next(trees, caller) else { return Stop::NoUnit };
+            let Some((port, lane)) = self.place_next(trees, caller) else { return Stop::NoUnit };
             if let Err(mut unit) = caller.grant_placed() {
-                trees.insert_at_head(home, unit.bios.take(), &caller.insertion());
+                trees.insert_at_head(port, unit.bios.take(), &caller.insertion());
                 return Stop::NoTag;
             }
             self.counts.dispatched(lane);
@@ -69,13 +67,13 @@ impl Turn {
         Stop::NoUnit
     }
 
-    /// Put the unit that goes next where the caller wants it: its channel and lane.
+    /// Put the unit that goes next where the caller wants it: its port and lane.
     #[inline]
     fn place_next(
         &mut self,
         trees: &mut Deadline,
         caller: &mut Caller<'_>,
-    ) -> Option<(Home, usize)> {
+    ) -> Option<(PortId, usize)> {
         let now = caller.now;
         let (config, out) = caller.split();
         let counts = &mut self.counts;
@@ -84,7 +82,7 @@ impl Turn {
             now,
             &config.tunables,
             |class| counts.in_flight(class, &config.ports),
-            |home| out.place(home.0),
+            |port| out.place(port),
         )
     }
 
@@ -126,8 +124,8 @@ impl Turn {
         intake: &mut Intake,
         bio: Box<Bio>,
     ) {
-        let (group, is_read, home) = (bio.op.group(), is_sync_read(bio.op), Home(bio.port));
-        let bio = match trees.merge(home, bio, &caller.insertion()) {
+        let (group, is_read, port) = (bio.op.group(), is_sync_read(bio.op), bio.port);
+        let bio = match trees.merge(port, bio, &caller.insertion()) {
             Ok(inserted) => {
                 caller.count_merged(group);
                 return intake.inserted(inserted, is_read);
@@ -135,7 +133,7 @@ impl Turn {
             Err(bio) => bio,
         };
         let load = intake.count(trees, caller);
-        match self.admission.offer(home, bio, &load) {
+        match self.admission.offer(port, bio, &load) {
             Offered::Now(bio) => intake.inserted(caller.insert(trees, bio), is_read),
             Offered::Waits => {}
             Offered::Again(bio) => caller.refuse(bio),
@@ -166,7 +164,7 @@ impl Caller<'_> {
     #[inline]
     pub(super) fn insert(&self, trees: &mut Deadline, bio: Box<Bio>) -> Inserted {
         let group = bio.op.group();
-        let inserted = trees.insert(Home(bio.port), bio, &self.insertion());
+        let inserted = trees.insert(bio.port, bio, &self.insertion());
         if inserted != Inserted::Kept {
             self.count_merged(group);
         }

@@ -5,7 +5,7 @@ mod model;
 use super::*;
 use crate::scheduler::deadline::tests::set_tunable;
 use crate::scheduler::deadline::{Tunables, class_of};
-use drystone_core::PriorityClass;
+use drystone_core::{PortId, PriorityClass};
 use model::{Make, Scheduled, Sent};
 use proptest::prelude::*;
 use std::rc::Rc;
@@ -134,7 +134,7 @@ impl Both {
         let made: Vec<Make> = news.iter().map(|new| self.make(new)).collect();
         self.model.now = self.rig.clock.now();
         let fits = self.fits(context, made.len());
-        self.model.submit(context as u32, &made, fits);
+        self.model.submit(PortId(context as u32), &made, fits);
         let mut list = BioList::new();
         list.extend(made.iter().map(|make| make()));
         let (cx, dev) = &mut self.contexts[context];
@@ -182,9 +182,9 @@ impl Both {
         let seen: Vec<Sent> = self.rig.stage.seen()[self.seen..].iter().map(view).collect();
         self.seen += seen.len();
         let sent = std::mem::take(&mut self.model.sent);
-        for home in 0..CONTEXTS as u32 {
+        for port in (0..CONTEXTS as u32).map(PortId) {
             let of = |list: &[Sent]| -> Vec<Sent> {
-                list.iter().filter(|sent| sent.home == home).copied().collect()
+                list.iter().filter(|sent| sent.port == port).copied().collect()
             };
             prop_assert_eq!(of(&seen), of(&sent));
         }
@@ -195,7 +195,9 @@ impl Both {
 
 fn view(seen: &Seen) -> Sent {
     let class = class_of(seen.priority);
-    Sent { home: seen.context, sector: seen.sector, bytes: seen.bytes, op: seen.op, class }
+    // The contexts opened their channels in their order.
+    let port = PortId(seen.context);
+    Sent { port, sector: seen.sector, bytes: seen.bytes, op: seen.op, class }
 }
 
 fn run(

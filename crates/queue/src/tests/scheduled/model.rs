@@ -4,12 +4,12 @@
 
 use crate::scheduler::deadline::Tunables;
 use crate::scheduler::deadline::tests::model::{Entry, Model};
-use drystone_core::{Bio, BioFlags, Limits, Op, PriorityClass};
+use drystone_core::{Bio, BioFlags, Limits, Op, PortId, PriorityClass};
 
 /// A request that was sent to the driver: its context, sector and operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
-    pub home: u32,
+    pub port: PortId,
     pub sector: u64,
     pub bytes: u64,
     pub op: Op,
@@ -28,7 +28,7 @@ pub struct Scheduled {
     kept: Model,
     /// The scheduling position of each context, as a model that is empty between calls.
     own: Vec<Model>,
-    waiting: Vec<(u32, Make)>,
+    waiting: Vec<(PortId, Make)>,
     /// The number of reads that were let in since other operations had their turn.
     passed: u32,
     flight: Vec<Sent>,
@@ -92,8 +92,8 @@ impl Scheduled {
     }
 
     fn send(&mut self, entry: Entry) {
-        let Entry { home, sector, bytes, op, class, .. } = entry;
-        let sent = Sent { home, sector, bytes, op, class };
+        let Entry { port, sector, bytes, op, class, .. } = entry;
+        let sent = Sent { port, sector, bytes, op, class };
         self.real_time[0] += usize::from(class == 0);
         self.flight.push(sent);
         self.sent.push(sent);
@@ -101,7 +101,7 @@ impl Scheduled {
 
     /// Submit the bios of one call. `fits` says whether a given number of tags is free in one
     /// place.
-    pub fn submit(&mut self, home: u32, bios: &[Make], fits: bool) {
+    pub fn submit(&mut self, port: PortId, bios: &[Make], fits: bool) {
         let made: Vec<Box<Bio>> = bios.iter().map(|make| make()).collect();
         let limited = (self.tunables.async_depth as usize) < self.nr_requests;
         let in_the_way = self.has_work() || self.saw_real_time;
@@ -109,28 +109,28 @@ impl Scheduled {
         let alone = !in_the_way && !all_counted && self.free_tags() > 0;
         let mut left: Vec<Make> = bios.to_vec();
         if alone && is_batch(&made) {
-            left = self.go_in_order(home, &made, bios);
+            left = self.go_in_order(port, &made, bios);
         } else if alone && fits && made.iter().all(|bio| is_best_effort(bio)) {
-            self.by_own(home, &made).into_iter().for_each(|entry| self.send(entry));
+            self.by_own(port, &made).into_iter().for_each(|entry| self.send(entry));
             left.clear();
         }
         if !left.is_empty() {
-            self.turn(left.into_iter().map(|make| (home, make)).collect());
+            self.turn(left.into_iter().map(|make| (port, make)).collect());
         }
     }
 
     /// The units that the context's own trees make of the bios.
-    fn by_own(&mut self, home: u32, bios: &[Box<Bio>]) -> Vec<Entry> {
+    fn by_own(&mut self, port: PortId, bios: &[Box<Bio>]) -> Vec<Entry> {
         let Scheduled { own, limits, tunables, now, .. } = self;
-        let own = &mut own[home as usize];
-        bios.iter().for_each(|bio| own.insert(home, bio, limits, 0, tunables));
+        let own = &mut own[port.index()];
+        bios.iter().for_each(|bio| own.insert(port, bio, limits, 0, tunables));
         std::iter::from_fn(|| own.dispatch(*now, tunables, [false; 3])).collect()
     }
 
     /// Send as many bios as there are tags for; returns the others.
-    fn go_in_order(&mut self, home: u32, made: &[Box<Bio>], bios: &[Make]) -> Vec<Make> {
+    fn go_in_order(&mut self, port: PortId, made: &[Box<Bio>], bios: &[Make]) -> Vec<Make> {
         let mut left = Vec::new();
-        for entry in self.by_own(home, made) {
+        for entry in self.by_own(port, made) {
             if self.free_tags() > 0 {
                 self.send(entry);
             } else {
@@ -142,8 +142,8 @@ impl Scheduled {
     }
 
     /// Take a turn: let new bios in, and send the units that may go.
-    fn turn(&mut self, bios: Vec<(u32, Make)>) {
-        bios.into_iter().for_each(|(home, make)| self.take_in(home, make));
+    fn turn(&mut self, bios: Vec<(PortId, Make)>) {
+        bios.into_iter().for_each(|(port, make)| self.take_in(port, make));
         loop {
             self.dispatch();
             if self.waiting.is_empty() || !self.let_in() {
@@ -174,10 +174,10 @@ impl Scheduled {
             && (read || !limited || others < self.tunables.async_depth as usize)
     }
 
-    fn take_in(&mut self, home: u32, make: Make) {
+    fn take_in(&mut self, port: PortId, make: Make) {
         let bio = make();
         let mut merged = self.kept.clone();
-        merged.insert(home, &bio, &self.limits, 0, &self.tunables);
+        merged.insert(port, &bio, &self.limits, 0, &self.tunables);
         if merged.len() <= self.kept.len() {
             self.kept = merged;
             return;
@@ -190,11 +190,11 @@ impl Scheduled {
         if !waits(read) && self.has_room(read) && (!other_could || has_turn) {
             let others_wait = !read || waits(false);
             self.goes_in(read, others_wait);
-            self.kept.insert(home, &bio, &self.limits, 0, &self.tunables);
+            self.kept.insert(port, &bio, &self.limits, 0, &self.tunables);
         } else if bio.flags.contains(BioFlags::NOWAIT) {
             self.refused.push(bio.user_data);
         } else {
-            self.waiting.push((home, make));
+            self.waiting.push((port, make));
         }
     }
 
@@ -231,10 +231,10 @@ impl Scheduled {
                 },
             };
             let others_wait = first(false).is_some();
-            let (home, make) = self.waiting.remove(next);
+            let (port, make) = self.waiting.remove(next);
             let bio = make();
             self.goes_in(is_read(&bio), others_wait);
-            self.kept.insert(home, &bio, &self.limits, 0, &self.tunables);
+            self.kept.insert(port, &bio, &self.limits, 0, &self.tunables);
             any = true;
         }
     }

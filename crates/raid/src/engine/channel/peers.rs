@@ -11,7 +11,7 @@ use crate::engine::port::{Origin, Port, Ports};
 use crate::engine::shared::Shared;
 use drystone_core::mailbox::Message;
 use drystone_core::sync::LockCounters;
-use drystone_core::{Bio, BioList, Subscription};
+use drystone_core::{Bio, BioList, PortId, Subscription};
 use std::sync::Arc;
 
 /// See the module's text.
@@ -40,12 +40,6 @@ impl Peers {
         &self.own
     }
 
-    /// The number of the own port: the `home` of its items.
-    #[inline]
-    pub(super) fn home(&self) -> u32 {
-        self.own.index()
-    }
-
     /// This channel brings member sectors to synchronise, not I/O of the array.
     #[inline]
     pub(super) fn is_sync(&self) -> bool {
@@ -53,29 +47,29 @@ impl Peers {
     }
 
     /// The port of this number, if it is open.
-    pub(super) fn find(&mut self, home: u32, locks: &LockCounters) -> Option<&Arc<Port>> {
+    pub(super) fn find(&mut self, id: PortId, locks: &LockCounters) -> Option<&Arc<Port>> {
         if !self.ports.is_current(&self.shared.ports) {
             self.ports.refresh(&self.shared.ports, locks);
         }
-        self.ports.get(home)
+        self.ports.get(id)
     }
 
     /// The kind of items that come through a port, if it is open.
-    pub(super) fn origin_of(&mut self, home: u32, locks: &LockCounters) -> Option<Origin> {
-        match home == self.home() {
+    pub(super) fn origin_of(&mut self, id: PortId, locks: &LockCounters) -> Option<Origin> {
+        match id == self.own.id() {
             true => Some(self.own.origin),
-            false => self.find(home, locks).map(|port| port.origin),
+            false => self.find(id, locks).map(|port| port.origin),
         }
     }
 
     /// Note that items of a port are in the hands of another context. Returns the doorbell that
     /// tells the port's channel so, unless the channel knows already.
-    pub(super) fn mark_remote(&mut self, home: u32, locks: &LockCounters) -> Option<Arc<Message>> {
-        if home == self.home() {
+    pub(super) fn mark_remote(&mut self, id: PortId, locks: &LockCounters) -> Option<Arc<Message>> {
+        if id == self.own.id() {
             self.own.set_remote();
             return None;
         }
-        let port = self.find(home, locks).filter(|port| port.set_remote())?;
+        let port = self.find(id, locks).filter(|port| port.set_remote())?;
         Some(port.doorbell().clone())
     }
 
@@ -125,6 +119,10 @@ mod tests {
     use drystone_core::clock::ManualClock;
     use std::sync::Weak;
 
+    const FIRST: PortId = PortId(0);
+    const SECOND: PortId = PortId(1);
+    const ABSENT: PortId = PortId(2);
+
     fn open(shared: &Arc<Shared>, origin: Origin, locks: &LockCounters) -> Peers {
         Peers::open(shared.clone(), origin, Message::to(Weak::new(), ChannelId(0), 0), locks)
     }
@@ -135,19 +133,19 @@ mod tests {
         let shared = Shared::new("a", conf(3), &locks);
         let mut first = open(&shared, Origin::Io, &locks);
         let mut second = open(&shared, Origin::Sync, &locks);
-        assert_eq!((first.home(), second.home()), (0, 1));
+        assert_eq!((first.own().id(), second.own().id()), (FIRST, SECOND));
         let mut item = Bio::flush();
-        item.port = 1;
-        assert_eq!(first.origin_of(1, &locks), Some(Origin::Sync));
-        assert_eq!(second.origin_of(0, &locks), Some(Origin::Io));
+        item.port = SECOND;
+        assert_eq!(first.origin_of(SECOND, &locks), Some(Origin::Sync));
+        assert_eq!(second.origin_of(FIRST, &locks), Some(Origin::Io));
         assert_eq!(
-            (first.origin_of(0, &locks), first.origin_of(2, &locks)),
+            (first.origin_of(FIRST, &locks), first.origin_of(ABSENT, &locks)),
             (Some(Origin::Io), None)
         );
         assert!(first.hand_back(item, &locks).is_some());
         assert_eq!((second.take_done().len(), first.take_done().len()), (1, 0));
         drop(second);
-        assert!(first.find(1, &locks).is_none());
+        assert!(first.find(SECOND, &locks).is_none());
     }
 
     #[test]
@@ -156,11 +154,11 @@ mod tests {
         let shared = Shared::new("a", conf(3), &locks);
         let mut first = open(&shared, Origin::Io, &locks);
         let second = open(&shared, Origin::Io, &locks);
-        assert!(first.mark_remote(0, &locks).is_none() && first.own().expects_remote());
-        assert!(first.mark_remote(1, &locks).is_some() && second.own().expects_remote());
-        assert!(first.mark_remote(1, &locks).is_none(), "it knows");
+        assert!(first.mark_remote(FIRST, &locks).is_none() && first.own().expects_remote());
+        assert!(first.mark_remote(SECOND, &locks).is_some() && second.own().expects_remote());
+        assert!(first.mark_remote(SECOND, &locks).is_none(), "it knows");
         second.own().clear_remote();
-        assert!(first.mark_remote(1, &locks).is_some());
+        assert!(first.mark_remote(SECOND, &locks).is_some());
     }
 
     #[test]
@@ -169,9 +167,11 @@ mod tests {
         let shared = Shared::new("a", conf(3), &locks);
         let mut first = open(&shared, Origin::Io, &locks);
         let mut second = open(&shared, Origin::Io, &locks);
-        assert!(first.find(1, &locks).is_some() && second.find(0, &locks).is_some());
+        assert!(first.find(SECOND, &locks).is_some() && second.find(FIRST, &locks).is_some());
         assert!(!first.close(), "the other one has it");
-        assert!(shared.ports().get(0).is_none() && shared.ports().get(1).is_some());
+        let ports = shared.ports();
+        assert!(ports.get(FIRST).is_none() && ports.get(SECOND).is_some());
+        drop(ports);
         assert!(!second.close(), "the first one has it as it was then");
         assert!(first.close() && second.close());
         let mut third = open(&shared, Origin::Io, &locks);

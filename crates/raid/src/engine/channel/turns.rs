@@ -9,19 +9,19 @@ use crate::engine::shared::{SHARDS, Shared};
 use crate::engine::turn::TurnInput;
 use drystone_core::sync::Guard;
 use drystone_core::turn::{InsertAt, TurnLock};
-use drystone_core::{Bio, BioList, Env};
+use drystone_core::{Bio, BioList, Env, PortId};
 
 /// The bound of the work that one call does for others: after so many rounds at a shard or log the
 /// channel leaves new work to the channels that brought it.
 const ROUNDS_MAX: u32 = 4;
 
 /// The port of the manager: the manager opens its port first.
-const MANAGERS_PORT: u32 = 0;
+const MANAGERS_PORT: PortId = PortId(0);
 
 impl ArrayChannel {
     /// Bring a bio, or a part of one, that lies in one region to its shard.
     pub(super) fn bring_item(&mut self, env: &mut Env, shard: usize, mut item: Box<Bio>) {
-        item.port = self.peers.home();
+        item.port = self.peers.own().id();
         item.status = drystone_core::Status::Ok;
         self.traffic.bring_item();
         env.expected_remote += 1;
@@ -94,11 +94,11 @@ impl ArrayChannel {
             return self.leave_to_manager(env, lock, brought);
         }
         for _ in 0..ROUNDS_MAX {
-            let home = self.peers.home();
+            let own = self.peers.own().id();
             // The holder also looks again if bios are published; without bios it must be asked to.
             let guard = match is_changed && brought(self).is_empty() {
-                true => lock.enter_to_recheck(&env.locks, home),
-                false => lock.enter(&env.locks, home, brought(self), InsertAt::Tail),
+                true => lock.enter_to_recheck(&env.locks, own),
+                false => lock.enter(&env.locks, own, brought(self), InsertAt::Tail),
             };
             let Some(mut guard) = guard else { return };
             run_turn(self, env, &mut guard);
@@ -127,8 +127,8 @@ impl ArrayChannel {
     }
 
     /// Have the channel of a port look at its work, even if the owner of its context is away.
-    fn kick(&mut self, env: &mut Env, home: u32) {
-        let doorbell = self.peers.find(home, &env.locks).map(|port| port.doorbell().clone());
+    fn kick(&mut self, env: &mut Env, id: PortId) {
+        let doorbell = self.peers.find(id, &env.locks).map(|port| port.doorbell().clone());
         if let Some(doorbell) = doorbell {
             env.send_and_kick(doorbell);
         }
@@ -140,12 +140,12 @@ impl ArrayChannel {
         let [first, second] = self.shared.shard(number).take();
         self.refresh(env);
         let (conf, epoch) = (self.membership.conf(), self.membership.epoch());
-        let turn = self.shared.turn_input(conf, epoch, self.peers.home());
+        let turn = self.shared.turn_input(conf, epoch, self.peers.own().id());
         let stripes = Shared::stripes_of(conf, number);
         shard.refresh(&turn, stripes, &mut self.effects);
         let mut brought = self.to_shards.list(number).take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
-            let is_sync = |home| self.peers.origin_of(home, &env.locks) == Some(Origin::Sync);
+            let is_sync = |port| self.peers.origin_of(port, &env.locks) == Some(Origin::Sync);
             accept(shard, &turn, list, is_sync, &mut self.effects);
         }
         shard.handle_ready(&turn, stripes, &mut self.effects);
@@ -168,7 +168,7 @@ impl ArrayChannel {
         let [first, second] = self.shared.log(role).take();
         self.refresh(env);
         let (conf, epoch) = (self.membership.conf(), self.membership.epoch());
-        let turn = self.shared.turn_input(conf, epoch, self.peers.home());
+        let turn = self.shared.turn_input(conf, epoch, self.peers.own().id());
         let mut brought = self.to_logs.list(role).take();
         for list in [&mut brought, &mut { first.0 }, &mut { second.0 }] {
             while let Some(bio) = list.pop() {
@@ -205,14 +205,14 @@ impl ArrayChannel {
         if !self.effects.words.is_empty() {
             self.shared.want_words(&mut self.effects.words);
         }
-        while let Some(home) = self.effects.remote.pop() {
-            if let Some(doorbell) = self.peers.mark_remote(home, &env.locks) {
+        while let Some(port) = self.effects.remote.pop() {
+            if let Some(doorbell) = self.peers.mark_remote(port, &env.locks) {
                 env.notify_lazily(doorbell);
             }
         }
         let mut done = self.effects.done.take();
         while let Some(item) = done.pop() {
-            if item.port == self.peers.home() {
+            if item.port == self.peers.own().id() {
                 self.end_item(env, item);
             } else if let Some(doorbell) = self.peers.hand_back(item, &env.locks) {
                 env.notify_lazily(doorbell);
@@ -244,7 +244,7 @@ fn accept(
     shard: &mut Shard,
     turn: &TurnInput<'_>,
     list: &mut BioList,
-    mut is_sync: impl FnMut(u32) -> bool,
+    mut is_sync: impl FnMut(PortId) -> bool,
     effects: &mut TurnEffects,
 ) {
     while let Some(bio) = list.pop() {

@@ -3,7 +3,7 @@
 use super::member_io::MemberIo;
 use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::turn::Report;
-use drystone_core::BioList;
+use drystone_core::{BioList, PortId};
 
 /// The effects of a turn, for its channel to hand on.
 #[derive(Default)]
@@ -14,7 +14,7 @@ pub(crate) struct TurnEffects {
     pub(crate) done: BioList,
     pub(crate) reports: Vec<Report>,
     /// Ports whose items are in the hands of other channels.
-    pub(crate) remote: Vec<u32>,
+    pub(crate) remote: Vec<PortId>,
     /// Sectors of parity that did not fit.
     pub(crate) mismatches: u64,
     /// Words of the bitmap that must be set.
@@ -26,10 +26,10 @@ pub(crate) struct TurnEffects {
 }
 
 impl TurnEffects {
-    /// Items that came through port `home` are in the hands of another context.
-    pub(super) fn add_remote(&mut self, home: u32) {
-        if self.remote.last() != Some(&home) {
-            self.remote.push(home);
+    /// Items that came through `port` are in the hands of another context.
+    pub(super) fn add_remote(&mut self, port: PortId) {
+        if self.remote.last() != Some(&port) {
+            self.remote.push(port);
         }
     }
 }

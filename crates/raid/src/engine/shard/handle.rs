@@ -125,7 +125,7 @@ impl Steps<'_> {
     /// Begin I/O for the blocks `roles`, each like `io`.
     pub(super) fn start(&mut self, roles: Roles, io: MemberIo) {
         let stripe = &mut *self.stripe;
-        stripe.driver = self.turn.home;
+        stripe.driver = self.turn.port;
         let sector = stripe.sector;
         stripe.io += roles.len();
         let count = u64::from(roles.len());
@@ -141,8 +141,8 @@ impl Steps<'_> {
     /// Note that this channel has the stripe's items that came through other ports.
     pub(super) fn add_remote(&mut self) {
         let (turn, items) = (self.turn, &*self.items);
-        let homes = self.stripe.items().map(|item| items.home(item));
-        homes.filter(|home| *home != turn.home).for_each(|home| self.out.add_remote(home));
+        let ports = self.stripe.items().map(|item| items.port(item));
+        ports.filter(|port| *port != turn.port).for_each(|port| self.out.add_remote(port));
     }
 
     fn read(&mut self) -> Step {

@@ -10,7 +10,7 @@
 use super::piece::{Piece, Work};
 use crate::ids::Role;
 use crate::layout::{BLOCK_BYTES, Layout, STRIPE_SECTORS};
-use drystone_core::{Bio, BioList, Op, SECTOR_SIZE, Slab, Status};
+use drystone_core::{Bio, BioList, Op, PortId, SECTOR_SIZE, Slab, Status};
 use std::collections::VecDeque;
 
 /// A bio, or a part of one, that lies in one region of the members.
@@ -59,7 +59,7 @@ impl Items {
     }
 
     /// The port that an item came through.
-    pub(super) fn home(&self, number: u32) -> u32 {
+    pub(super) fn port(&self, number: u32) -> PortId {
         self.items[number].bio.port
     }
 
@@ -95,7 +95,7 @@ impl Items {
 
     /// Count the next piece of an item as attached. Returns the work that the piece asks for, and
     /// the item's port.
-    pub(super) fn attach(&mut self, piece: &Piece) -> (Work, u32) {
+    pub(super) fn attach(&mut self, piece: &Piece) -> (Work, PortId) {
         let item = &mut self.items[piece.item];
         debug_assert_eq!(piece.at, item.attached, "pieces are attached in order");
         item.attached += u64::from(piece.bytes);
@@ -214,7 +214,7 @@ mod tests {
         let (mut items, mut done) = (Items::new(), BioList::new());
         let number = items.insert(read(0, 24), false);
         let (_, first) = items.next_piece(&layout(), number).unwrap();
-        assert_eq!(items.attach(&first), (Work::Read, items.home(number)));
+        assert_eq!(items.attach(&first), (Work::Read, items.port(number)));
         items.piece_done(number, Status::Ok, &mut done);
         assert_eq!((done.len(), items.len()), (0, 1), "a part of it is not attached yet");
         assert_eq!(attach_all(&mut items, number).len(), 2);

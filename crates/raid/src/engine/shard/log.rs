@@ -33,9 +33,9 @@ impl Steps<'_> {
     /// Have a stripe logged before `pending` is sent to members.
     pub(super) fn log(&mut self, pending: (Roles, BioFlags), mut ticket: Ticket) {
         let stripe = &mut *self.stripe;
-        (stripe.state, stripe.driver) = (State::Logging, self.turn.home);
+        (stripe.state, stripe.driver) = (State::Logging, self.turn.port);
         stripe.pending = Some(pending);
-        ticket.set_home(self.turn.home);
+        ticket.set_port(self.turn.port);
         self.out.tickets.push(ticket);
         self.add_remote();
     }

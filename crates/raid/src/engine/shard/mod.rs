@@ -136,12 +136,12 @@ impl Shard {
         is_sync: bool,
         out: &mut TurnEffects,
     ) {
-        let home = bio.port;
+        let port = bio.port;
         let number = self.items.insert(bio, is_sync);
         if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;
             self.items.wait_last(number);
-            out.add_remote(home);
+            out.add_remote(port);
         }
         self.items.end_if_done(number, &mut out.done);
     }
@@ -167,13 +167,13 @@ impl Shard {
 
     /// Give a piece to a stripe, which is busy.
     fn add_piece(&mut self, id: StripeId, piece: Piece, out: &mut TurnEffects) {
-        let (work, home) = self.items.attach(&piece);
+        let (work, port) = self.items.attach(&piece);
         let stripe = &mut self.stripes[id];
         stripe.add(piece, work);
         if stripe.state == State::Idle {
             self.ready.push(id, stripe);
-        } else if stripe.driver != home {
-            out.add_remote(home);
+        } else if stripe.driver != port {
+            out.add_remote(port);
         }
     }
 

@@ -10,7 +10,7 @@ use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
 use drystone_core::turn::{InsertAt, TurnLock};
-use drystone_core::{Bio, BioList, ChannelId, IoBuf, Sector, Status};
+use drystone_core::{Bio, BioList, ChannelId, IoBuf, PortId, Sector, Status};
 
 /// An array of three members with one shard.
 struct Model {
@@ -23,7 +23,7 @@ struct Model {
 
 /// A context.
 struct Visitor {
-    home: u32,
+    port: PortId,
     locks: std::sync::Arc<LockCounters>,
     brought: BioList,
     /// I/O to members that it has begun.
@@ -37,18 +37,18 @@ impl Model {
         let stripes = AtomicUsize::new(stripes);
         let model = Arc::new(Model { turn, conf: conf(3), stripes, ended: AtomicUsize::new(0) });
         // The lock must have been used before threads meet at it.
-        model.visit(&mut Visitor::new(0));
+        model.visit(&mut Visitor::new(PortId(0)));
         model
     }
 
     /// Let a context work at the shard until no context has left anything there.
     fn visit(&self, visitor: &mut Visitor) {
-        let Visitor { home, locks, brought, flight, out } = visitor;
+        let Visitor { port, locks, brought, flight, out } = visitor;
         loop {
             // The context brings nothing: it has come because of the configuration.
             let guard = match brought.is_empty() {
-                true => self.turn.enter_to_recheck(locks, *home),
-                false => self.turn.enter(locks, *home, brought, InsertAt::Tail),
+                true => self.turn.enter_to_recheck(locks, *port),
+                false => self.turn.enter(locks, *port, brought, InsertAt::Tail),
             };
             let Some(mut shard) = guard else { return };
             let mut all = brought.take();
@@ -60,7 +60,7 @@ impl Model {
                 epoch: stripes as u64,
                 parity,
                 fits_below: u64::MAX,
-                home: *home,
+                port: *port,
             };
             shard.refresh(&turn, stripes, out);
             while let Some(bio) = all.pop() {
@@ -83,8 +83,8 @@ impl Model {
 
     /// Read blocks, and carry on the I/O that this context begins. The first `cancelled` bios of it
     /// come back undone.
-    fn read(&self, home: u32, blocks: &[u64], mut cancelled: usize) {
-        let mut visitor = Visitor::new(home);
+    fn read(&self, port: PortId, blocks: &[u64], mut cancelled: usize) {
+        let mut visitor = Visitor::new(port);
         let read = |block: &u64| Bio::read(Sector(block * 16), IoBuf::zeroed(4096));
         blocks.iter().for_each(|block| visitor.brought.push(read(block)));
         self.visit(&mut visitor);
@@ -97,16 +97,16 @@ impl Model {
     }
 
     /// Set the number of stripes, and carry on the I/O that follows.
-    fn resize(&self, home: u32, stripes: usize) {
+    fn resize(&self, port: PortId, stripes: usize) {
         self.stripes.store(stripes, Relaxed);
-        self.read(home, &[], 0);
+        self.read(port, &[], 0);
     }
 }
 
 impl Visitor {
-    fn new(home: u32) -> Self {
+    fn new(port: PortId) -> Self {
         Visitor {
-            home,
+            port,
             locks: LockCounters::new(ManualClock::new(1)),
             brought: BioList::new(),
             flight: Vec::new(),
@@ -123,8 +123,8 @@ fn all_end(first: &'static [u64], second: &'static [u64], preemptions: usize) {
     builder.check(move || {
         let model = Model::new(1);
         let other = model.clone();
-        let other = loom::thread::spawn(move || other.read(1, second, 0));
-        model.read(0, first, 0);
+        let other = loom::thread::spawn(move || other.read(PortId(1), second, 0));
+        model.read(PortId(0), first, 0);
         other.join().unwrap();
         let items = first.len() + second.len();
         assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
@@ -142,7 +142,7 @@ fn all_end_meanwhile(meanwhile: fn(&Model), cancelled: usize, items: usize) {
         let model = Model::new(1);
         let other = model.clone();
         let other = loom::thread::spawn(move || meanwhile(&other));
-        model.read(0, &[0, 1], cancelled);
+        model.read(PortId(0), &[0, 1], cancelled);
         other.join().unwrap();
         assert_eq!(model.ended.load(Relaxed), items, "an item waits for ever");
         let shard = model.turn.wait(&LockCounters::new(ManualClock::new(1)));
@@ -172,8 +172,8 @@ fn loom_stripe_waiters_that_join() {
 #[test]
 fn loom_stripe_waiters_of_a_cache_that_is_resized() {
     let resize = |model: &Model| {
-        model.resize(1, 2);
-        model.resize(1, 1);
+        model.resize(PortId(1), 2);
+        model.resize(PortId(1), 1);
     };
     all_end_meanwhile(resize, 0, 2);
 }
@@ -181,12 +181,12 @@ fn loom_stripe_waiters_of_a_cache_that_is_resized() {
 /// The cache grows, and that alone lets a waiter go on.
 #[test]
 fn loom_stripe_waiters_of_a_cache_that_grows() {
-    all_end_meanwhile(|model| model.resize(1, 2), 0, 2);
+    all_end_meanwhile(|model| model.resize(PortId(1), 2), 0, 2);
 }
 
 /// I/O that a dropped context had begun comes back undone, and is begun again. An item that waits
 /// for its stripe goes on waiting.
 #[test]
 fn loom_stripe_waiters_behind_what_is_cancelled() {
-    all_end_meanwhile(|model| model.read(1, &[2], 1), 1, 3);
+    all_end_meanwhile(|model| model.read(PortId(1), &[2], 1), 1, 3);
 }

@@ -18,7 +18,7 @@ use crate::engine::roles::Roles;
 use crate::engine::turn::TurnInput;
 use crate::ids::{MemberNumber, Role};
 use crate::layout::{BLOCK_BYTES, Row};
-use drystone_core::{Arena, BioFlags, IoBuf, Status};
+use drystone_core::{Arena, BioFlags, IoBuf, PortId, Status};
 
 /// A write that a member failed.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +95,7 @@ pub(super) struct Stripe {
     /// It is in the queue of stripes whose next step is due.
     pub(super) is_queued: bool,
     /// The port of the channel that began the I/O that is under way.
-    pub(super) driver: u32,
+    pub(super) driver: PortId,
 }
 
 /// Blocks for `disks` members. All are cut from one mapping, so that a cache that becomes smaller
@@ -139,7 +139,7 @@ impl Stripe {
             failed: Vec::new(),
             no_room: Vec::new(),
             is_queued: false,
-            driver: 0,
+            driver: PortId(0),
         }
     }
 

@@ -15,7 +15,7 @@ use drystone_core::primitive::{AtomicU64, Ordering::*};
 use drystone_core::stats::DiskStats;
 use drystone_core::{
     Bio, BioFlags, Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op,
-    Result, SECTOR_SIZE, Sector, Status,
+    PortId, Result, SECTOR_SIZE, Sector, Status,
 };
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ fn conf_of(layout: Layout, size_bytes: u64) -> Conf {
 /// Call `with` with the input of a turn by `conf`.
 pub(crate) fn with_turn(conf: &Conf, with: impl FnOnce(&TurnInput<'_>)) {
     let parity = Parity::detect();
-    with(&TurnInput { conf, epoch: 1, parity, fits_below: u64::MAX, home: 0 });
+    with(&TurnInput { conf, epoch: 1, parity, fits_below: u64::MAX, port: PortId(0) });
 }
 
 impl Bench {
@@ -161,7 +161,7 @@ impl Bench {
             epoch: self.epoch,
             parity: Parity::detect(),
             fits_below: self.fits_below,
-            home: 0,
+            port: PortId(0),
         };
         let (shard, out) = (&mut self.shard, &mut self.out);
         shard.refresh(&turn, self.stripes, out);

@@ -1,8 +1,8 @@
 //! Admission, against its promises.
 
 use super::{read, write};
-use crate::scheduler::deadline::{Admission, Home, Load, Offered, is_sync_read};
-use drystone_core::{BioFlags, Op};
+use crate::scheduler::deadline::{Admission, Load, Offered, is_sync_read};
+use drystone_core::{BioFlags, Op, PortId};
 use proptest::prelude::*;
 
 const FULL: Load = Load { units: 1, others: 0, nr_requests: 1, async_depth: 1, writes_starved: 2 };
@@ -33,7 +33,7 @@ impl Gate {
         let mut bio = if is_read { read(0) } else { write(0) };
         bio.user_data = self.number;
         self.number += 1;
-        let went_in = match self.admission.offer(Home(7), bio, &self.load()) {
+        let went_in = match self.admission.offer(PortId(7), bio, &self.load()) {
             Offered::Now(_) => true,
             Offered::Waits => false,
             Offered::Again(_) => unreachable!("it may wait"),
@@ -44,8 +44,8 @@ impl Gate {
 
     /// Let the next one in: its number, and whether it is a read.
     fn next(&mut self) -> Option<(u64, bool)> {
-        let (home, bio) = self.admission.next(&self.load())?;
-        assert_eq!(home, Home(7));
+        let (port, bio) = self.admission.next(&self.load())?;
+        assert_eq!(port, PortId(7));
         let is_read = is_sync_read(bio.op);
         self.inside[usize::from(!is_read)] += 1;
         Some((bio.user_data, is_read))
@@ -84,9 +84,9 @@ fn who_will_not_wait_gets_the_bio_back() {
     let mut bio = read(3);
     bio.flags = BioFlags::NOWAIT;
     let mut admission = Admission::default();
-    let Offered::Again(bio) = admission.offer(Home(0), bio, &load) else { panic!("it waits") };
+    let Offered::Again(bio) = admission.offer(PortId(0), bio, &load) else { panic!("it waits") };
     load.units = 0;
-    assert!(matches!(admission.offer(Home(0), bio, &load), Offered::Now(_)));
+    assert!(matches!(admission.offer(PortId(0), bio, &load), Offered::Now(_)));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn all_can_be_taken_out_in_order_of_submission() {
     let mut admission = Admission::default();
     for (time, mut bio) in [(1, write(10)), (2, read(20)), (2, write(30)), (3, read(40))] {
         bio.start_ns = time;
-        assert!(matches!(admission.offer(Home(0), bio, &FULL), Offered::Waits));
+        assert!(matches!(admission.offer(PortId(0), bio, &FULL), Offered::Waits));
     }
     let mut sectors = Vec::new();
     admission.take_all(|_, bio| sectors.push(bio.sector.0));

@@ -1,8 +1,8 @@
 //! A batch with orders of its own against the trees that it stands for.
 
 use super::set_tunable;
-use crate::scheduler::deadline::{BATCH_MAX, Batch, Deadline, Home, Insertion, Position, Tunables};
-use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PriorityClass, Sector};
+use crate::scheduler::deadline::{BATCH_MAX, Batch, Deadline, Insertion, Position, Tunables};
+use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PortId, PriorityClass, Sector};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -99,7 +99,7 @@ fn by_trees(list: BioList, position: &mut Position, now: u64, how: &Insertion) -
     let mut trees = Deadline::new();
     let mut list = list;
     while let Some(bio) = list.pop() {
-        trees.insert(Home(0), bio, how);
+        trees.insert(PortId(0), bio, how);
     }
     let next = || trees.dispatch(position, now, how.tunables, |_| false);
     std::iter::from_fn(next).flat_map(|(_, unit)| numbers(&unit.bios)).collect()

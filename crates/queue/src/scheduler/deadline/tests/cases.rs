@@ -2,7 +2,7 @@
 
 use super::{Rig, bio, read, set_tunable, write};
 use crate::scheduler::deadline::{Inserted, Tunable, Tunables};
-use drystone_core::{BioFlags, Limits, Op, PriorityClass};
+use drystone_core::{BioFlags, Limits, Op, PortId, PriorityClass};
 
 const MS: u64 = 1_000_000;
 const BEST_EFFORT: usize = 1;
@@ -218,20 +218,20 @@ fn neighbours_merge_in_front_and_behind_and_close_gaps() {
 }
 
 #[test]
-fn only_neighbours_of_one_home_class_and_direction_merge() {
+fn only_neighbours_of_one_port_class_and_direction_merge() {
     let mut rig = Rig::new();
     rig.insert(read(10));
     assert_eq!(rig.insert(write(11)), Inserted::Kept, "another direction");
-    rig.home = 1;
-    assert_eq!(rig.insert(read(11)), Inserted::Kept, "another home");
-    rig.home = 0;
+    rig.port = PortId(1);
+    assert_eq!(rig.insert(read(11)), Inserted::Kept, "another port");
+    rig.port = PortId(0);
     let mut idle = read(11);
     idle.priority.class = PriorityClass::Idle;
     assert_eq!(rig.insert(idle), Inserted::Kept, "another class");
     let mut alone = read(9);
     alone.flags = BioFlags::NOMERGE;
     assert_eq!(rig.insert(alone), Inserted::Kept, "its flags");
-    // At 11 the other home's read is in between: the neighbour is that, not the unit at 10.
+    // At 11 the other port's read is in between: the neighbour is that, not the unit at 10.
     assert_eq!(rig.insert(read(11)), Inserted::Kept);
     assert_eq!(rig.deadline.len(), 6);
 }

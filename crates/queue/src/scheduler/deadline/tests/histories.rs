@@ -2,9 +2,11 @@
 
 use super::model::{Entry, Model};
 use super::set_tunable;
-use crate::scheduler::deadline::{Deadline, Home, Inserted, Insertion, Position, Tunables};
+use crate::scheduler::deadline::{Deadline, Inserted, Insertion, Position, Tunables};
 use crate::unit::Unit;
-use drystone_core::{Bio, BioFlags, BioList, IoBuf, Limits, Op, Priority, PriorityClass, Sector};
+use drystone_core::{
+    Bio, BioFlags, BioList, IoBuf, Limits, Op, PortId, Priority, PriorityClass, Sector,
+};
 use proptest::prelude::*;
 
 const MS: u64 = 1_000_000;
@@ -23,10 +25,10 @@ struct New {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert(u32, Vec<New>),
+    Insert(PortId, Vec<New>),
     /// A run of bios, each behind the one before.
-    Run(u32, New, u64),
-    InsertAtHead(u32, Vec<New>),
+    Run(PortId, New, u64),
+    InsertAtHead(PortId, Vec<New>),
     Dispatch(usize),
     Pass(u64),
     InFlight([bool; 3]),
@@ -66,7 +68,7 @@ fn new_bio(space: u64) -> impl Strategy<Value = New> {
 }
 
 fn step(space: u64) -> impl Strategy<Value = Step> {
-    let home = 0..2u32;
+    let port = (0..2u32).prop_map(PortId);
     let bios = |most| prop::collection::vec(new_bio(space), 1..most);
     let tunable = prop::sample::select(vec![
         ("read_expire", vec![0, 3, 20]),
@@ -78,9 +80,9 @@ fn step(space: u64) -> impl Strategy<Value = Step> {
     ])
     .prop_flat_map(|(name, values)| (Just(name), prop::sample::select(values)));
     prop_oneof![
-        8 => (home.clone(), bios(12)).prop_map(|(h, b)| Step::Insert(h, b)),
-        3 => (home.clone(), new_bio(space), 2..7u64).prop_map(|(h, b, n)| Step::Run(h, b, n)),
-        1 => (home, bios(4)).prop_map(|(h, b)| Step::InsertAtHead(h, b)),
+        8 => (port.clone(), bios(12)).prop_map(|(p, b)| Step::Insert(p, b)),
+        3 => (port.clone(), new_bio(space), 2..7u64).prop_map(|(p, b, n)| Step::Run(p, b, n)),
+        1 => (port, bios(4)).prop_map(|(p, b)| Step::InsertAtHead(p, b)),
         8 => (1..14usize).prop_map(Step::Dispatch),
         4 => (0..9u64).prop_map(Step::Pass),
         2 => prop::array::uniform3(any::<bool>()).prop_map(Step::InFlight),
@@ -141,16 +143,16 @@ impl Both {
 
     fn step(&mut self, step: &Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Insert(home, bios) => bios.iter().try_for_each(|new| self.insert(*home, new))?,
-            Step::Run(home, first, n) => {
+            Step::Insert(port, bios) => bios.iter().try_for_each(|new| self.insert(*port, new))?,
+            Step::Run(port, first, n) => {
                 for i in 0..*n {
                     // Every other one first, so that gaps close.
                     let at = if i < n.div_ceil(2) { 2 * i } else { 2 * (i - n.div_ceil(2)) + 1 };
                     let sector = first.sector + at * first.sectors;
-                    self.insert(*home, &New { sector, ..first.clone() })?;
+                    self.insert(*port, &New { sector, ..first.clone() })?;
                 }
             }
-            Step::InsertAtHead(home, bios) => self.insert_at_head(*home, bios)?,
+            Step::InsertAtHead(port, bios) => self.insert_at_head(*port, bios)?,
             Step::Dispatch(n) => (0..*n).try_for_each(|_| self.dispatch())?,
             Step::Pass(ms) => self.now += ms * MS,
             Step::InFlight(in_flight) => self.in_flight = *in_flight,
@@ -172,13 +174,13 @@ impl Both {
         Ok(())
     }
 
-    fn insert(&mut self, home: u32, new: &New) -> Result<(), TestCaseError> {
+    fn insert(&mut self, port: PortId, new: &New) -> Result<(), TestCaseError> {
         let bio = self.bio(new);
         let before = self.model.len();
-        self.model.insert(home, &bio, &self.limits, self.nomerges, &self.tunables);
+        self.model.insert(port, &bio, &self.limits, self.nomerges, &self.tunables);
         let how =
             Insertion { limits: &self.limits, nomerges: self.nomerges, tunables: &self.tunables };
-        let inserted = self.deadline.insert(Home(home), bio, &how);
+        let inserted = self.deadline.insert(port, bio, &how);
         let expected = match self.model.len() as i64 - before as i64 {
             1 => Inserted::Kept,
             0 => Inserted::Merged,
@@ -188,16 +190,16 @@ impl Both {
         Ok(())
     }
 
-    fn insert_at_head(&mut self, home: u32, bios: &[New]) -> Result<(), TestCaseError> {
+    fn insert_at_head(&mut self, port: PortId, bios: &[New]) -> Result<(), TestCaseError> {
         let bios: Vec<_> = bios.iter().map(|new| self.bio(new)).collect();
         let views: Vec<&Bio> = bios.iter().map(|bio| &**bio).collect();
         let before = self.model.len();
-        self.model.insert_at_head(home, &views, &self.limits, self.nomerges);
+        self.model.insert_at_head(port, &views, &self.limits, self.nomerges);
         let mut list = BioList::new();
         list.extend(bios);
         let how =
             Insertion { limits: &self.limits, nomerges: self.nomerges, tunables: &self.tunables };
-        let more = self.deadline.insert_at_head(Home(home), list, &how);
+        let more = self.deadline.insert_at_head(port, list, &how);
         prop_assert_eq!(before + more as usize, self.model.len());
         Ok(())
     }
@@ -213,7 +215,7 @@ impl Both {
 
     fn take_all(&mut self) -> Result<(), TestCaseError> {
         let mut all = Vec::new();
-        self.deadline.take_all(|home, unit| all.push((home, unit)));
+        self.deadline.take_all(|port, unit| all.push((port, unit)));
         for found in all {
             let expected = self.model.take_oldest();
             compare(Some(found), expected)?;
@@ -222,12 +224,12 @@ impl Both {
     }
 }
 
-fn compare(found: Option<(Home, Unit)>, expected: Option<Entry>) -> Result<(), TestCaseError> {
-    let found = found.map(|(home, unit)| {
+fn compare(found: Option<(PortId, Unit)>, expected: Option<Entry>) -> Result<(), TestCaseError> {
+    let found = found.map(|(port, unit)| {
         let bios: Vec<u64> = unit.bios.iter().map(|b| b.user_data).collect();
-        (home.0, bios, unit.sector.0, unit.bytes, unit.start_ns, unit.op)
+        (port, bios, unit.sector.0, unit.bytes, unit.start_ns, unit.op)
     });
-    let expected = expected.map(|e| (e.home, e.bios, e.sector, e.bytes, e.start, e.op));
+    let expected = expected.map(|e| (e.port, e.bios, e.sector, e.bytes, e.start, e.op));
     prop_assert_eq!(found, expected);
     Ok(())
 }
@@ -285,7 +287,7 @@ proptest! {
     ) {
         let first =
             first.into_iter().map(|new| New { op: Op::Read, class: PriorityClass::None, ..new });
-        let insert = Step::Insert(0, first.collect());
+        let insert = Step::Insert(PortId(0), first.collect());
         let steps: Vec<_> = std::iter::once(insert).chain(steps).collect();
         run(Limits { max_bytes: 8 * 512, ..Limits::default() }, &steps)?;
     }

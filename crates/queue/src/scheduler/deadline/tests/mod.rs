@@ -8,9 +8,9 @@ mod histories;
 pub(crate) mod model;
 mod order;
 
-use super::{Deadline, Home, IOSCHED, Inserted, Insertion, Position, Tunable, Tunables};
+use super::{Deadline, IOSCHED, Inserted, Insertion, Position, Tunable, Tunables};
 use crate::unit::Unit;
-use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PriorityClass, Sector};
+use drystone_core::{Bio, BioList, IoBuf, Limits, Op, PortId, PriorityClass, Sector};
 
 /// Set the tunable `name` (without [`IOSCHED`]) to a value that is permitted.
 pub(crate) fn set_tunable(tunables: &mut Tunables, name: &str, value: &str) {
@@ -23,7 +23,7 @@ struct Rig {
     deadline: Deadline,
     position: Position,
     now: u64,
-    home: u32,
+    port: PortId,
     limits: Limits,
     nomerges: u8,
     tunables: Tunables,
@@ -37,7 +37,7 @@ impl Rig {
             deadline: Deadline::new(),
             position: Position::default(),
             now: 1_000_000_000_000,
-            home: 0,
+            port: PortId(0),
             limits: Limits::default(),
             nomerges: 0,
             tunables: Tunables::new(256),
@@ -55,7 +55,7 @@ impl Rig {
         self.number += 1;
         let how =
             Insertion { limits: &self.limits, nomerges: self.nomerges, tunables: &self.tunables };
-        self.deadline.insert(Home(self.home), bio, &how)
+        self.deadline.insert(self.port, bio, &how)
     }
 
     /// Insert `bio` as submitted now.
@@ -87,12 +87,12 @@ impl Rig {
     }
 
     fn insert_list_at_head(&mut self, list: BioList) {
-        let Rig { deadline, limits, nomerges, tunables, home, .. } = self;
+        let Rig { deadline, limits, nomerges, tunables, port, .. } = self;
         let how = Insertion { limits, nomerges: *nomerges, tunables };
-        deadline.insert_at_head(Home(*home), list, &how);
+        deadline.insert_at_head(*port, list, &how);
     }
 
-    fn dispatch_unit(&mut self) -> Option<(Home, Unit)> {
+    fn dispatch_unit(&mut self) -> Option<(PortId, Unit)> {
         let in_flight = self.in_flight;
         let Rig { deadline, position, now, tunables, .. } = self;
         deadline.dispatch(position, *now, tunables, |class| in_flight[class])

@@ -3,12 +3,12 @@
 //! the limits and the tunables.
 
 use crate::scheduler::deadline::Tunables;
-use drystone_core::{Bio, BioFlags, Limits, Op, Priority, PriorityClass};
+use drystone_core::{Bio, BioFlags, Limits, Op, PortId, Priority, PriorityClass};
 
 /// A unit: numbers of its bios in order, and what the rules ask of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    pub home: u32,
+    pub port: PortId,
     pub bios: Vec<u64>,
     pub sector: u64,
     pub bytes: u64,
@@ -27,13 +27,13 @@ pub struct Entry {
 }
 
 impl Entry {
-    fn new(home: u32, bio: &Bio, tunables: &Tunables) -> Self {
+    fn new(port: PortId, bio: &Bio, tunables: &Tunables) -> Self {
         let expire = match bio.op {
             Op::Read => tunables.read_expire_ns,
             _ => tunables.write_expire_ns,
         };
         Entry {
-            home,
+            port,
             bios: vec![bio.user_data],
             sector: bio.sector.0,
             bytes: bio.bytes,
@@ -82,7 +82,7 @@ impl Entry {
             _ => false,
         };
         fits && self.end() == next.sector
-            && (self.home, self.op) == (next.home, next.op)
+            && (self.port, self.op) == (next.port, next.op)
             && (self.priority, self.group) == (next.priority, next.group)
             && !self.flags.intersects(alone)
             && !next.flags.intersects(alone)
@@ -152,8 +152,8 @@ impl Model {
         tree
     }
 
-    pub fn insert(&mut self, home: u32, bio: &Bio, limits: &Limits, nomerges: u8, t: &Tunables) {
-        let mut new = Entry::new(home, bio, t);
+    pub fn insert(&mut self, port: PortId, bio: &Bio, limits: &Limits, nomerges: u8, t: &Tunables) {
+        let mut new = Entry::new(port, bio, t);
         self.inserted += 1;
         (new.order, new.serial) = (self.inserted, self.inserted);
         let tree = self.tree(new.class, usize::from(new.writes()));
@@ -206,10 +206,10 @@ impl Model {
         self.remove(gone);
     }
 
-    pub fn insert_at_head(&mut self, home: u32, bios: &[&Bio], l: &Limits, nomerges: u8) {
+    pub fn insert_at_head(&mut self, port: PortId, bios: &[&Bio], l: &Limits, nomerges: u8) {
         let mut list: Vec<Entry> = Vec::new();
         for bio in bios {
-            let new = Entry::new(home, bio, &Tunables::new(1));
+            let new = Entry::new(port, bio, &Tunables::new(1));
             match list.last_mut() {
                 Some(last) if nomerges < 2 && last.takes(&new, l) => *last = last.with(&new),
                 _ => list.push(new),
