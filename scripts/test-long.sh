@@ -14,7 +14,8 @@ run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 
 step "build for the tests" scripts/build-tests.sh
 step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
-step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh
+step "models of the lab (loom)" scripts/loom.sh both drystone-lab
+step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh both drystone-raid
 step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 DRYSTONE_LONG=1 \
     "${run_tests[@]}" --jobs 1 system-tests \
     '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
