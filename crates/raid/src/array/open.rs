@@ -76,7 +76,7 @@ pub fn open(
     let journal_notice = look_into_journal(&mut io, &disks, candidates, (found, options))?;
     // A resync makes members of different ages fit one another; their logs are older than that.
     let is_mixed = found.members != assembly.members && assembly.lost() == 0;
-    let mut replay = Replay::read(&mut io, &disks, assembly, !is_mixed)?;
+    let mut replay = Replay::read(&mut io, &disks, assembly, !is_mixed);
     if replay.is_some() && !options.read_only {
         check_logs_take_writes(&mut io, &disks)?;
     }

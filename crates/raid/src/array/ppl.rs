@@ -53,18 +53,16 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// Read the logs, if the array has them. Their entries are applied only if the array was not
-    /// stopped cleanly and `is_asked` is true.
-    ///
-    /// # Errors
-    /// An area cannot be used.
+    /// stopped cleanly and `is_asked` is true. A log that cannot be read or used is noted: then the
+    /// logs do not make the array whole.
     pub(crate) fn read(
         io: &mut Io,
         disks: &[Disk],
         assembly: &Assembly,
         is_asked: bool,
-    ) -> Result<Option<Self>> {
+    ) -> Option<Self> {
         if !assembly.has_ppl {
-            return Ok(None);
+            return None;
         }
         let signature = signature(assembly.fresh.set_uuid);
         let conf = PplConf { signature, generation: 0 };
@@ -108,7 +106,7 @@ impl Replay {
         }
         // The generation of the headers that the start writes.
         replay.conf.generation += 1;
-        Ok(Some(replay))
+        Some(replay)
     }
 
     /// Parity will fit everywhere once the blocks are written.
