@@ -17,6 +17,7 @@ if ! cargo "+$toolchain" --version >/dev/null 2>&1; then
 fi
 # Optimised a little, because the unoptimised program is too slow under it for the tests' patience.
 RUSTFLAGS="-Zsanitizer=address" CARGO_TARGET_DIR="$target/asan" CARGO_PROFILE_DEV_OPT_LEVEL=1 \
+    CARGO_PROFILE_DEV_DEBUG=line-tables-only \
     cargo "+$toolchain" build --locked -p drystone --target "$triple"
 export DRYSTONE_BIN="$target/asan/$triple/debug/drystone"
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=1:halt_on_error=1}"

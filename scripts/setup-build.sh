@@ -1,7 +1,9 @@
-# Sourced. Installs what the build needs and lacks.
+# Sourced. Installs what the build needs and lacks, and says how tests are built.
 # shellcheck shell=bash
 
 source scripts/common.sh
 have_commands gcc ld make pkg-config && [ -e /usr/include/stdlib.h ] ||
     apt_install gcc libc6-dev make curl ca-certificates pkg-config
 source scripts/toolchain.sh
+# In a fresh clone what is built once is not built again: incremental builds cost time and save none.
+[ -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=0

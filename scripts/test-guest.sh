@@ -6,9 +6,10 @@ source scripts/setup-build.sh
 source scripts/setup-guest.sh
 export CARGO_TERM_PROGRESS_WHEN=never
 # A debug build, as for the other tests: on an emulated processor a release build is hardly faster.
-cargo build --locked -p drystone
+# What `make test` has built is used.
+scripts/linted.sh cargo build --locked -p drystone -p drystone-lab -p drystone-capi
 export DRYSTONE_BIN="${CARGO_TARGET_DIR:-$PWD/target}/debug/drystone"
-if ! cargo test --locked -p guest-tests --no-fail-fast "$@" </dev/null; then
+if ! scripts/linted.sh cargo test --locked -p guest-tests --no-fail-fast "$@" </dev/null; then
     echo "make test-guest: FAILED"
     exit 1
 fi

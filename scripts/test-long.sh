@@ -9,11 +9,8 @@ target="${CARGO_TARGET_DIR:-$PWD/target}"
 export DRYSTONE_BIN="$target/debug/drystone"
 run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 
-# What is built once is not built again, and what `make test` has built is used.
-[ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=0
-
-step "build for the tests" scripts/build-tests.sh
-step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
+step "build for the tests, lints" scripts/linted.sh scripts/build-tests.sh
+step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/linted.sh scripts/capi.sh
 step "models of the lab (loom)" scripts/loom.sh both drystone-lab
 step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh both drystone-raid
 step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 DRYSTONE_LONG=1 \

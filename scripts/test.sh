@@ -12,25 +12,21 @@ target="${CARGO_TARGET_DIR:-$PWD/target}"
 export DRYSTONE_BIN="$target/debug/drystone"
 run_tests=(/usr/bin/python3 scripts/run_tests.py "$target/tests.json")
 
-# What is built once is not built again: there, incremental builds cost time and save none.
-[ -d "$target/debug/incremental" ] || export CARGO_INCREMENTAL=0
-
-step "build for the tests" scripts/build-tests.sh
+step "build for the tests, lints" scripts/linted.sh scripts/build-tests.sh
 # These two search without a pause; the tests of whole programs wait most of the time.
 beside "model checks (loom)" scripts/loom.sh
 beside "simulator" scripts/sim-test.sh
-step "rules (cargo xtask check)" cargo xtask check
+step "rules (cargo xtask check)" scripts/linted.sh cargo xtask check
 step "formatting" cargo fmt --all --check
-step "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
 step "documentation (cargo doc)" scripts/doc.sh
 step "the peers' table" /usr/bin/python3 benches/peers/everything.py --self-test
 # The simulator's step runs its long tests, optimised.
-step "unit tests" "${run_tests[@]}" '*' '!system-tests' '!drystone' \
+step "unit tests" "${run_tests[@]}" '*' '!system-tests' '!guest-tests' '!drystone' \
     '!drystone-sim:simulator' '!drystone-sim:crash' '!drystone-sim:disk_and_oracle'
 # Tests of whole programs run one program at a time: several at once would disturb their figures.
 step "tests of the program" "${run_tests[@]}" --jobs 1 drystone
-step "examples in documentation" cargo test --locked --workspace --doc
-step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/capi.sh
+step "examples in documentation" scripts/linted.sh cargo test --locked --workspace --doc
+step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/linted.sh scripts/capi.sh
 step "system tests" "${run_tests[@]}" --jobs 1 system-tests
 # Without io_uring: the others, FUSE among them, run so in test-long.
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" --jobs 1 \
