@@ -60,5 +60,5 @@
 pub mod file;
 pub mod null;
 pub mod ram;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod testing;

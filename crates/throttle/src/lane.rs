@@ -92,7 +92,7 @@ impl Waiting {
     }
 
     /// True if `ports` lists channels with bios in the tree.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn has_ports(&self) -> bool {
         !self.ports.is_empty()
     }

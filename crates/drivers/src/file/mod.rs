@@ -221,5 +221,5 @@ impl Driver for File {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -10,13 +10,13 @@
 
 mod latency;
 mod options;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod poll_modes;
 mod poll_queue;
 mod queue;
 mod seek;
 mod shared;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod thread;
 

@@ -2,10 +2,10 @@
 //!
 //! Invariant: one call zeroes or frees at most one piece; `Zeroing` divides longer ranges.
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod histories;
 mod store;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod zeroing;
 

@@ -285,7 +285,7 @@ fn check_places(disk: &Disk, places: &Places) -> Result<()> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::metadata::Uuid;

@@ -236,7 +236,7 @@ impl fmt::Display for DoubtfulRanges {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::layout::Level;

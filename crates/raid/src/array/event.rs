@@ -231,7 +231,7 @@ pub(super) fn byte_of(sector: u64) -> u64 {
     sector.saturating_mul(SECTOR_SIZE)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(u64);
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl Ticket {
     /// A number that no bio has.
     pub(crate) fn of_test(number: u64) -> Self {

@@ -19,7 +19,7 @@ mod open;
 mod options;
 mod ppl;
 mod status;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub use attributes::{CACHE_STRIPES, RMW_LEVELS, SYNC_ACTIONS, SYNC_SPEEDS};

@@ -21,5 +21,5 @@ pub use shard::ShardCounts;
 pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};
 pub(crate) use turn::{Fault, Report};
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) use shard::tests as testing;

@@ -202,7 +202,7 @@ fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     out
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

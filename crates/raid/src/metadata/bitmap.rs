@@ -253,7 +253,7 @@ pub fn choose_chunk(
     Ok(chunk as u32)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::put;
     use super::*;

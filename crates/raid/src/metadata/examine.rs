@@ -324,7 +324,7 @@ pub fn time_words(time: u64) -> String {
     )
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::metadata::Uuid;

@@ -176,7 +176,7 @@ fn partition_table(head: &[u8], tail: &[u8]) -> Option<&'static str> {
     (u16_at(head, 510) == 0xAA55).then_some("an MBR partition table or a boot sector")
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -83,7 +83,7 @@ fn of_mbr(sector: &[u8]) -> Vec<Partition> {
     (0..4).filter_map(entry).collect()
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::convert::Infallible;

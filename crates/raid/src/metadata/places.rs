@@ -218,7 +218,7 @@ fn area(
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::metadata::Uuid;

@@ -434,7 +434,7 @@ impl PplBuilder {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::super::put;
     use super::*;

@@ -270,7 +270,7 @@ impl IndexMut<usize> for Members {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::array::io::Io;

@@ -344,7 +344,7 @@ impl Disk {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::array::tests::stand::Stand;

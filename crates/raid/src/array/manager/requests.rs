@@ -111,7 +111,7 @@ impl Requests {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use drystone_core::clock::ManualClock;

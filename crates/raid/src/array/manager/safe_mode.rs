@@ -127,7 +127,7 @@ impl SafeMode {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

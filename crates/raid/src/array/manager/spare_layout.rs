@@ -139,7 +139,7 @@ fn least_sectors(model: &Superblock, needs: Needs<'_>) -> u64 {
     before.div_ceil(BLOCK_SECTORS).saturating_mul(BLOCK_SECTORS).saturating_add(needs.used)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::metadata::superblock::probe;

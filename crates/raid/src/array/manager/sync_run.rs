@@ -303,7 +303,7 @@ impl SyncRun {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -119,7 +119,7 @@ impl Synchronisation {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::array::tests::stand::Stand;
