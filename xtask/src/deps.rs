@@ -8,11 +8,12 @@ use crate::report::Report;
 use crate::tree::{Package, Tree};
 
 /// Our crates, lowest first. A crate may import those before it.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "drystone-core",
     "drystone-queue",
     "drystone-throttle",
     "drystone-targets",
+    "drystone-parity",
     "drystone-raid",
     "drystone-drivers",
     "drystone-exports",
@@ -28,8 +29,11 @@ const ORDER: [&str; 15] = [
 
 /// Crates that stand side by side: a crate of one family imports none of another family.
 /// A target knows its children only as devices, a driver knows no export, and the other way round.
-const FAMILIES: [&[&str]; 3] =
-    [&["drystone-targets", "drystone-raid"], &["drystone-drivers"], &["drystone-exports"]];
+const FAMILIES: [&[&str]; 3] = [
+    &["drystone-targets", "drystone-parity", "drystone-raid"],
+    &["drystone-drivers"],
+    &["drystone-exports"],
+];
 
 /// Packages for developers: they may import everything and nothing imports them.
 const TOOLS: [&str; 5] =

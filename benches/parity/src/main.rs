@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use drystone_raid::parity::{Isa, Parity, Source};
+use drystone_parity::{Isa, Parity, Source};
 use reed_solomon_erasure::galois_8::ReedSolomon;
 use reed_solomon_simd::ReedSolomonEncoder;
 use rustix::time::{ClockId, clock_gettime};

@@ -13,7 +13,7 @@
 use std::time::{Duration, Instant};
 
 use drystone_core::IoBuf;
-use drystone_raid::parity::{Parity, Source};
+use drystone_parity::{Parity, Source};
 
 use crate::load::{Sample, process_cpu_ns};
 

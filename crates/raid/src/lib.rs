@@ -35,7 +35,6 @@ pub mod fuzz;
 mod ids;
 pub mod layout;
 pub mod metadata;
-pub mod parity;
 #[doc(hidden)]
 pub mod testing;
 

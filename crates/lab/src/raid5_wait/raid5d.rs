@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use drystone_core::primitive::Ordering::*;
 use drystone_core::{Bio, BioList, ChannelId, Context, IoBuf, Op, Sector};
-use drystone_raid::parity::Parity;
+use drystone_parity::Parity;
 
 use super::array::Ticket;
 use super::cache::STRIPES;

@@ -8,8 +8,8 @@ use drystone_core::clock::{Clock, ManualClock, SystemClock};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounters;
 use drystone_core::{Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, Sector};
+use drystone_parity::Parity;
 use drystone_raid::layout::Layout;
-use drystone_raid::parity::Parity;
 use drystone_stack::live::OpenEnv;
 use serde_json::json;
 

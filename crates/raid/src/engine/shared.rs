@@ -12,7 +12,6 @@ use super::ppl::{CommonSpares, Log, Spares};
 use super::shard::{Shard, ShardCounts};
 use super::turn::{Report, TurnInput};
 use crate::ids::{MemberNumber, Role};
-use crate::parity::Parity;
 use drystone_core::context::Handle;
 use drystone_core::mailbox::Message;
 use drystone_core::primitive::{AtomicU32, AtomicU64, Ordering::*};
@@ -20,6 +19,7 @@ use drystone_core::stats::DeviceStats;
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::turn::TurnLock;
 use drystone_core::{Holders, PortId, Published, Subscription};
+use drystone_parity::Parity;
 use std::sync::{Arc, Weak};
 
 /// Shards of the stripe cache.

@@ -2,8 +2,8 @@
 
 use super::conf::Conf;
 use crate::ids::MemberNumber;
-use crate::parity::Parity;
 use drystone_core::PortId;
+use drystone_parity::Parity;
 
 /// The input of one turn at a shard or a log.
 pub(crate) struct TurnInput<'a> {

@@ -3,8 +3,8 @@
 use crate::engine::roles::Roles;
 use crate::ids::Role;
 use crate::layout::Row;
-use crate::parity::{Parity, Source};
 use drystone_core::IoBuf;
+use drystone_parity::{Parity, Source};
 
 /// The blocks of a stripe, by role; `None` while a block is on its way to or from its member.
 pub(super) type Blocks = Vec<Option<IoBuf>>;

@@ -5,12 +5,12 @@ use super::tests::conf;
 use super::{Shard, TurnEffects};
 use crate::engine::conf::Conf;
 use crate::engine::turn::TurnInput;
-use crate::parity::Parity;
 use drystone_core::clock::ManualClock;
 use drystone_core::primitive::{Arc, AtomicUsize, Ordering::*};
 use drystone_core::sync::{LockClass, LockCounters};
 use drystone_core::turn::{InsertAt, TurnLock};
 use drystone_core::{Bio, BioList, ChannelId, IoBuf, PortId, Sector, Status};
+use drystone_parity::Parity;
 
 /// An array of three members with one shard.
 struct Model {

@@ -8,7 +8,6 @@ use crate::engine::turn::{Fault, Report, TurnInput};
 use crate::ids::{MemberNumber, Role};
 use crate::layout::{BLOCK_BYTES, Layout, Level};
 use crate::metadata::bad_blocks::BadBlocks;
-use crate::parity::{Parity, gf};
 use drystone_core::histogram::Snapshot;
 use drystone_core::op::OpGroup;
 use drystone_core::primitive::{AtomicU64, Ordering::*};
@@ -17,6 +16,7 @@ use drystone_core::{
     Bio, BioFlags, Channel, ChannelId, Device, DeviceInfo, Env, Error, Extent, IoBuf, Limits, Op,
     PortId, Result, SECTOR_SIZE, Sector, Status,
 };
+use drystone_parity::{Parity, gf};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -119,6 +119,7 @@ fn conf_of(layout: Layout, size_bytes: u64) -> Conf {
 }
 
 /// Call `with` with the input of a turn by `conf`.
+#[cfg(not(loom))]
 pub(crate) fn with_turn(conf: &Conf, with: impl FnOnce(&TurnInput<'_>)) {
     let parity = Parity::detect();
     with(&TurnInput { conf, epoch: 1, parity, fits_below: u64::MAX, port: PortId(0) });

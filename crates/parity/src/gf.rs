@@ -71,7 +71,7 @@ pub(super) const fn power_of_difference(a: u8, b: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parity::oracle;
+    use crate::oracle;
 
     #[test]
     fn products_are_those_of_long_multiplication() {

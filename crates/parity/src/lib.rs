@@ -26,6 +26,18 @@
 //! | a data block and Q | P + S; then Q from the data |
 //! | two data blocks | [`Parity::two_data`] of P + S and Q + T |
 //! | P, Q or both | from the data |
+//!
+//! ```
+//! use drystone_parity::Parity;
+//!
+//! let parity = Parity::detect();
+//! let (first, second) = ([1_u8; 4096], [2_u8; 4096]);
+//! let mut p = [0; 4096];
+//! parity.xor_of(&mut p, &[&first, &second]);
+//! // The first block is lost: P and the other give it again.
+//! parity.xor_into(&mut p, &[&second]);
+//! assert_eq!(p, first);
+//! ```
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
