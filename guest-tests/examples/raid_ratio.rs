@@ -95,13 +95,12 @@ impl Measure {
 }
 
 const MAKE: &str = "modprobe brd rd_nr=4 rd_size=65536 && modprobe raid456 && mkdir -p /run/mdadm \
-    && \
-    MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --assume-clean -l 5 -n 4 -c 64 \
-    -b none /dev/ram0 /dev/ram1 /dev/ram2 /dev/ram3 2>&1";
+    && MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --assume-clean -l 5 -n 4 -c 64 -b none \
+    /dev/ram0 /dev/ram1 /dev/ram2 /dev/ram3 2>&1";
 
-const SERVE: &str = "drystone serve /run/stack.toml </dev/null >/run/log 2>&1 & n=0; \
-    until test -S /run/array.sock; do sleep 0.1; n=$((n+1)); \
-    if test $n = 100; then cat /run/log >&2; exit 1; fi; done";
+const SERVE: &str = "drystone serve /run/stack.toml </dev/null >/run/log 2>&1 & n=0; until test -S \
+    /run/array.sock; do sleep 0.1; n=$((n+1)); if test $n = 100; then cat /run/log >&2; exit 1; \
+    fi; done";
 
 const KERNEL: &str = "--ioengine=libaio --direct=1 --filename=/dev/md0";
 const OURS: &str = "--ioengine=nbd --uri=nbd+unix:///array?socket=/run/array.sock";

@@ -120,9 +120,8 @@ fn a_file_is_as_large_as_its_device_and_holds_what_is_written() {
     let mut files = Files::start(&ram(""));
     let file = files.announced(false);
     assert_eq!(files.run("stat -c '%s %a' \"$1\"", &file).ok(), format!("{} 600\n", 64 << 20));
-    let fio = "for direct in 0 1; do for engine in psync libaio io_uring; do \
-               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw \
-               --size=64M \
+    let fio = "for direct in 0 1; do for engine in psync libaio io_uring; do fio --name=t \
+               --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw --size=64M \
                --io_size=48M --bsrange=4k-256k --iodepth=16 --numjobs=1 --verify=crc32c \
                --output=fio.log; done; done";
     files.run(fio, &file).ok();
@@ -248,9 +247,8 @@ fn a_loop_device_grows_with_its_device() {
     files.run(grown, &device).ok();
     // An online resize would need CAP_SYS_RESOURCE.
     let fill = "umount mnt && e2fsck -fp \"$1\" >check.log && resize2fs \"$1\" 2>&1 && mount \
-        \"$1\" mnt && \
-                head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = kept ] && \
-                umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
+        \"$1\" mnt && head -c 24M /dev/urandom >mnt/more && sync -f mnt && [ $(cat mnt/file) = \
+        kept ] && umount mnt && e2fsck -fn \"$1\" >check.log 2>&1";
     files.run(fill, &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
@@ -533,13 +531,11 @@ fn requests_come_over_io_uring() {
     let mut files = Files::start_in(&folder, &text);
     let file = files.announced(false);
     over_ring(&files);
-    let fio = "for direct in 0 1; do for engine in psync libaio; do \
-               fio --name=t --filename=\"$1\" --ioengine=$engine --direct=$direct --rw=randrw \
-               --size=64M \
-               --io_size=32M --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 \
-               --verify=crc32c --output=fio.log; \
-               done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i 1000:0 \"$1\" \
-               /dev/zero; rm -f local-*";
+    let fio = "for direct in 0 1; do for engine in psync libaio; do fio --name=t --filename=\"$1\" \
+               --ioengine=$engine --direct=$direct --rw=randrw --size=64M --io_size=32M \
+               --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 --verify=crc32c \
+               --output=fio.log; done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i \
+               1000:0 \"$1\" /dev/zero; rm -f local-*";
     files.run(fio, &file).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
     let text = text + "fuse_loop = true\n";
@@ -599,8 +595,8 @@ fn file_systems_work_on_an_array() {
             let mark = fs_mark(8, "-s 65536 -n 40");
             let work = format!(
                 "{mark} && until [ -e added ]; do {mark} || exit 1; done && /usr/bin/python3 \
-                 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && \
-                 sync -f mnt && diff -r /usr/share/perl5 mnt/tree"
+                 exercise.py mnt/x 1 && cp -r /usr/share/perl5 mnt/tree && sync -f mnt && diff -r \
+                 /usr/share/perl5 mnt/tree"
             );
             let path = folder.path();
             let load = scope.spawn(move || shell(path, &work, &[]).ok());

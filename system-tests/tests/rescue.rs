@@ -594,8 +594,7 @@ fn what_is_no_array_is_refused_in_a_sentence() {
     let instead = |name: &str| {
         format!(
             "; name /dev/loopNp2 instead, where `losetup --read-only --partscan --find --show \
-             {name}`, as root, \
-             prints /dev/loopN"
+             {name}`, as root, prints /dev/loopN"
         )
     };
     for part in [&format!("error: disk.img is a whole disk: its {place}"), &instead("disk.img")] {

@@ -202,8 +202,7 @@ impl ServeArgs {
         if !self.md.is_empty() && !self.readonly {
             return Err(Failure::Usage(
                 "--md serves an array only with --readonly; to write it, make a stack file of it \
-                 with \
-                 `drystone md assemble --print IMG...` and serve that"
+                 with `drystone md assemble --print IMG...` and serve that"
                     .to_owned(),
             ));
         }

@@ -294,9 +294,8 @@ impl Target<'_> {
         }
         Err(Failure::Refused(format!(
             "{}: entry {number} of the log (from sector {first} on, {} sectors of {block} bytes) \
-             goes beyond its end at \
-             {size} bytes: make it as long as the device that was logged, or leave out later \
-             sectors with --end-sector",
+             goes beyond its end at {size} bytes: make it as long as the device that was logged, \
+             or leave out later sectors with --end-sector",
             self.path.display(),
             entry.sectors
         )))

@@ -63,8 +63,7 @@ pub struct Rescue {
 
 /// The way the default stack is changed, where it cannot be served.
 const CHANGE_DEFAULT: &str = "help: to change the default stack, write it to a file in this folder \
-    and serve that: \
-     `drystone serve --print-default > stack.toml`";
+    and serve that: `drystone serve --print-default > stack.toml`";
 
 /// The way a stack is started: [`crate::server::start`], or a test's own.
 pub type Start = fn(&StackSpec, &Ending) -> anyhow::Result<Box<dyn ServerHandle>>;
@@ -325,8 +324,7 @@ fn hints(uris: &[String]) -> Vec<String> {
         hints.push(format!("nbdinfo '{uri}{sign}tls-certificates=FOLDER'"));
         hints.push(
             "# FOLDER has ca-cert.pem and the client's certificate; instead of an address write \
-             the \
-             name in the server's certificate: docs/tls.md"
+             the name in the server's certificate: docs/tls.md"
                 .to_owned(),
         );
     } else if let Some(uri) = uris.first().filter(|uri| uri.starts_with("nbd")) {

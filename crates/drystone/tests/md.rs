@@ -125,8 +125,8 @@ fn options_are_those_of_mdadm() {
         "{bitmap}"
     );
     let again = "create --force --level=raid5 --raid-devices=3 --chunk=64KiB \
-        --layout=left-asymmetric \
-                 --consistency-policy=ppl --metadata=1.1 --size=8M --data-offset=4M d0 missing d5";
+        --layout=left-asymmetric --consistency-policy=ppl --metadata=1.1 --size=8M \
+        --data-offset=4M d0 missing d5";
     let output = md(folder.path(), again);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("d0 appears to contain a member of an md array"));

@@ -114,8 +114,7 @@ fn charts(outcome: &Outcome) -> String {
         let _ = write!(
             text,
             "<h2>{device}: {what}</h2>\n<p>Bars are medians; the line on each goes from the least \
-             to the \
-             greatest run.</p>\n{}",
+             to the greatest run.</p>\n{}",
             chart::bars(&rows, &names, &outcome.shown_threads)
         );
         let threads = rows.iter().map(|row| row.threads).collect::<std::collections::BTreeSet<_>>();

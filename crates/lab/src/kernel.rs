@@ -44,10 +44,8 @@ pub fn measure(options: &Options, file: &Path, threads: &[u32], say: Progress<'_
 pub(crate) const LOAD: Load = Load { pattern: Pattern::Randread, bytes: 512, depth: 4, batch: 4 };
 
 const REMARK: &str = "The loop rows are the kernel's own (fio's io_uring engine, numjobs threads): \
-    `before` is its \
-    mq-deadline. A loop device passes each I/O to a kernel thread, which fio does not count: only \
-    IOPS, and the \
-    ratio of the two, say something. sys is fio's.";
+    `before` is its mq-deadline. A loop device passes each I/O to a kernel thread, which fio does \
+    not count: only IOPS, and the ratio of the two, say something. sys is fio's.";
 
 fn try_measure(
     options: &Options,

@@ -73,8 +73,7 @@ impl Cli {
 
 /// The message of a program without points.
 const NO_POINTS: &str = "this drystone-sim has no points at which a simulated context could be \
-    stopped \
-                         inside a call: `make sim` builds one that has";
+    stopped inside a call: `make sim` builds one that has";
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {

@@ -26,8 +26,7 @@ pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "mixed",
         what: "volumes of every kind under load from 4 to 8 threads, changed while they run, on \
-            disks \
-           that fail and lose their power",
+           disks that fail and lose their power",
         run: mixed::run,
     },
     Scenario {
@@ -38,15 +37,13 @@ pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "raid",
         what: "an array of level 4, 5 or 6 under the same load, on disks that fail, come back and \
-            lose their \
-           power",
+           lose their power",
         run: mixed::run_raid,
     },
     Scenario {
         name: "bad-sectors",
         what: "disks of which some sectors cannot be read or written: nothing else fails, whatever \
-            it was \
-           merged with",
+           it was merged with",
         run: mixed::run_bad_sectors,
     },
     Scenario {
@@ -57,15 +54,13 @@ pub const SCENARIOS: [Scenario; 8] = [
     Scenario {
         name: "raid-crash",
         what: "the same of small arrays, whole, degraded, and of which members fail and come back, \
-            whose parity has \
-           to fit after it",
+           whose parity has to fit after it",
         run: mixed::crash::run_raid,
     },
     Scenario {
         name: "raid-metadata",
         what: "an array of whose members some are edited before it starts: the data is right, or \
-            it is refused and \
-           nothing is changed",
+           it is refused and nothing is changed",
         run: mixed::run_metadata,
     },
     Scenario {

@@ -46,8 +46,7 @@ impl fmt::Display for Lasting {
         f.write_str(match self {
             Lasting::FlushFailed => {
                 "a flush failed, and what was written before may be lost: none succeeds until the \
-                 file is \
-                 opened again (`drystone reopen`)"
+                 file is opened again (`drystone reopen`)"
             }
             Lasting::CutShort => {
                 "its file became shorter than the device: all I/O fails until it is opened again \

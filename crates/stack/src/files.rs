@@ -171,8 +171,7 @@ fn of_an_array(file: &FileSpec, name: &str, stack: &StackSpec) -> Option<Flaw> {
     );
     let hint = format!(
         "name the file that holds it, or leave `{name}` out of `members` if another device has \
-         replaced it: \
-         `drystone md assemble --print {}` prints a stack file of the others",
+         replaced it: `drystone md assemble --print {}` prints a stack file of the others",
         others.join(" ")
     );
     Some(Flaw::lack(stack.places.device(name, "path"), message, hint))

@@ -5,10 +5,9 @@ use super::*;
 /// Fills the file with other data, then makes `sparse.img` of this many MiB, with scattered data.
 fn filled(files: &Files, file: &str, mib: u32) {
     let line = "tr '\\0' O </dev/zero | dd of=\"$1\" bs=1M count=$2 iflag=fullblock \
-        conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; \
-                rm -f sparse.img; truncate -s $3M sparse.img; \
-                for at in 0 700 5000000 9000001; do printf data | dd of=sparse.img bs=1 seek=$at \
-                conv=notrunc 2>>dd.log; done";
+        conv=notrunc,fsync 2>dd.log || [ $? = 141 ]; rm -f sparse.img; truncate -s $3M sparse.img; \
+        for at in 0 700 5000000 9000001; do printf data | dd of=sparse.img bs=1 seek=$at \
+        conv=notrunc 2>>dd.log; done";
     let size = fs::metadata(file).expect("the file is there").len() >> 20;
     let (size, mib) = (size.to_string(), mib.to_string());
     shell(files.server.dir(), line, &[file, &size, &mib]).ok();

@@ -123,8 +123,7 @@ fn of_file(host: Host, options: &FileOptions) -> Choice {
             }),
             Some(asked) => Err(format!(
                 "direct I/O needs blocks of {needed} bytes on its file system, and \
-                 logical_block_size is {asked}: \
-                 make that {needed}, or leave direct out"
+                 logical_block_size is {asked}: make that {needed}, or leave direct out"
             )),
         },
     }

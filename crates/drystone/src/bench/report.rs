@@ -81,8 +81,7 @@ impl Figures {
     pub fn lines(&self) -> String {
         format!(
             "average: {}\nper I/O: {:.1}ns wall, {:.1}ns CPU, {:.4} clock reads, {} lock \
-             acquisitions, \
-             {:.1}ns lock wait, {} allocations\n{}\n",
+             acquisitions, {:.1}ns lock wait, {} allocations\n{}\n",
             self.rate().line(),
             1e9 / self.iops(),
             self.cpu_ns_per_io(),

@@ -149,8 +149,7 @@ fn check_is_no_array(paths: &[PathBuf]) -> Result<(), Failure> {
     match paths.first().filter(is_array) {
         Some(path) => Err(Failure::Usage(format!(
             "{} is the array's device to mdadm; here only members are named: leave it out, and \
-             start the \
-             array with `drystone serve` or `drystone md assemble`",
+             start the array with `drystone serve` or `drystone md assemble`",
             path.display()
         ))),
         None => Ok(()),

@@ -95,9 +95,8 @@ pub enum ExportError {
     /// The block sizes break the protocol's rules.
     #[error(
         "export {name:?}: block sizes {sizes:?} are not usable: the minimum must be a power of two \
-         up \
-         to 65536, the preferred size a power of two of at least the minimum and 512, the maximum \
-         payload a multiple of the minimum that holds a preferred block"
+         up to 65536, the preferred size a power of two of at least the minimum and 512, the \
+         maximum payload a multiple of the minimum that holds a preferred block"
     )]
     BadBlockSizes {
         /// The export.

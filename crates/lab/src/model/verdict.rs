@@ -81,8 +81,8 @@ pub fn lacks(
 }
 
 const NONE_TOO: &str = "Without a scheduler it misses in the same direction, so locks do not \
-    explain it: it lacks what the \
-     machine does to threads, which had other cores, or at other times, than the model's.";
+    explain it: it lacks what the machine does to threads, which had other cores, or at other \
+    times, than the model's.";
 
 fn effect(at: CoreUse, loser: Option<Loser>, too_fast: bool) -> &'static str {
     match (at, too_fast, loser) {

@@ -254,8 +254,7 @@ fn check_room(disk: &Disk, header: &BitmapHeader) -> Result<()> {
     if reserved != 0 && sectors > reserved.into() {
         return Err(Error::invalid(format!(
             "the bitmap of {} has chunks of {} bytes, for which its bits need {sectors} sectors, \
-             and {reserved} \
-             are kept for it",
+             and {reserved} are kept for it",
             disk.name, header.chunk_bytes
         )));
     }

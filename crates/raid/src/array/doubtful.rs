@@ -221,8 +221,7 @@ impl fmt::Display for DoubtfulRanges {
             false => write!(
                 f,
                 "all data of member {roles} may be wrong, in {count} ranges of bytes, as no \
-                 write-intent \
-                 bitmap and no whole partial parity log tells what was being written:"
+                 write-intent bitmap and no whole partial parity log tells what was being written:"
             )?,
         }
         for range in self.ranges().take(TOLD_MAX) {

@@ -32,9 +32,8 @@ pub(super) fn what_members_lack(
     }
     Some(format!(
         "the journal holds writes that the members do not have, so that bytes of the array are \
-         older than they \
-         should be or wrong: {}; start and stop the array with mdadm on Linux, which replays its \
-         journal",
+         older than they should be or wrong: {}; start and stop the array with mdadm on Linux, \
+         which replays its journal",
         told(&joined(&blocks))
     ))
 }

@@ -246,8 +246,7 @@ pub(super) fn check_logs_take_writes(io: &mut Io, disks: &[Disk]) -> Result<()> 
         None => Ok(()),
         Some((disk, status)) => Err(Error::invalid(format!(
             "the partial parity log of {} cannot be written: {status}; nothing has been changed: \
-             leave it out to \
-             start without it",
+             leave it out to start without it",
             disk.name
         ))),
     }

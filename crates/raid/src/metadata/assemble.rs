@@ -249,8 +249,7 @@ impl Assembly {
         (shape(own) != shape(&self.fresh)).then(|| {
             format!(
                 "{} is of the array before it was changed: it says {}, the array has {}; its \
-                 events \
-                 are {}, the array's {}",
+                 events are {}, the array's {}",
                 candidate.name,
                 shape_words(own),
                 shape_words(&self.fresh),
@@ -319,8 +318,7 @@ impl Assembly {
             }
             return Some(format!(
                 "its superblock says that {size} sectors are used on each member, expected {} as \
-                 in the freshest \
-                 one",
+                 in the freshest one",
                 fresh.size
             ));
         }

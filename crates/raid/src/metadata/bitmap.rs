@@ -238,16 +238,14 @@ pub fn choose_chunk(
     if least > CHUNK_BYTES_MAX {
         return Err(invalid(format!(
             "{sync_size} sectors of each member are too many for a bitmap, of which a bit stands \
-             for up to \
-             {CHUNK_BYTES_MAX} bytes: make the array without one (--bitmap none)"
+             for up to {CHUNK_BYTES_MAX} bytes: make the array without one (--bitmap none)"
         )));
     }
     let chunk = wanted.unwrap_or(least.max(CHUNK_BYTES_DEFAULT));
     if !chunk.is_power_of_two() || chunk < least || chunk > CHUNK_BYTES_MAX {
         return Err(invalid(format!(
             "a bitmap chunk of {chunk} bytes cannot be: it has to be a power of two from {least} \
-             to \
-             {CHUNK_BYTES_MAX} bytes here"
+             to {CHUNK_BYTES_MAX} bytes here"
         )));
     }
     Ok(chunk as u32)

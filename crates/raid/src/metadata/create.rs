@@ -185,8 +185,7 @@ fn check_devices(options: &CreateOptions, devices: &[Option<NewDevice>]) -> Resu
     if devices.len() == ROLES && rebuilt(options, devices).is_some() {
         return Err(format!(
             "{ROLES} devices are named, of which the last member would be rebuilt, expected fewer: \
-             with \
-             --force all of the array is resynced instead"
+             with --force all of the array is resynced instead"
         ));
     }
     let missing = devices[..disks].iter().filter(|device| device.is_none()).count();
@@ -240,8 +239,7 @@ fn check_data_offset(data_offset: u64, devices: &[Option<NewDevice>]) -> Result<
         None => Ok(()),
         Some(NewDevice { name, block_sectors, .. }) => Err(format!(
             "data at sector {data_offset} begins inside a block of {name}, which has {} bytes: the \
-             data offset \
-             has to be a multiple of that",
+             data offset has to be a multiple of that",
             block_sectors * 512
         )),
     }

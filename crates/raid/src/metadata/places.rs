@@ -105,8 +105,7 @@ impl Places {
             true => Ok(()),
             false => Err(invalid(format!(
                 "{name} at sector {start} begins inside a block of the device, which has {} bytes: \
-                 use a device \
-                 with smaller blocks",
+                 use a device with smaller blocks",
                 block_sectors * SECTOR_SIZE
             ))),
         };
@@ -164,11 +163,9 @@ impl Places {
         if whole.start != area.start {
             return Some(invalid(format!(
                 "the bitmap begins {} sectors from the superblock, inside a block of the device, \
-                 which has \
-                 {bytes} bytes, so that neither it nor the superblock can be written without the \
-                 other: use a \
-                 device with smaller blocks, or have mdadm move it (--grow --bitmap none, then \
-                 internal)",
+                 which has {bytes} bytes, so that neither it nor the superblock can be written \
+                 without the other: use a device with smaller blocks, or have mdadm move it \
+                 (--grow --bitmap none, then internal)",
                 area.start.abs_diff(own.super_offset)
             )));
         }

@@ -534,8 +534,7 @@ impl Superblock {
         if self.used() == 0 || !is_on_device {
             return Err(invalid(format!(
                 "{} sectors are used on each member, expected at least a chunk of {} and at most \
-                 the {} for \
-                 data",
+                 the {} for data",
                 self.size, self.chunk_sectors, self.data_size
             )));
         }

@@ -71,8 +71,7 @@ impl State {
             let (events, sleeper, watchers) = (events.len(), *sleeper, watchers.clone());
             let line = format!(
                 "ring {id}: {in_flight} in flight, {events} events, woken {woken}, fiber \
-                 {sleeper:?} \
-                 sleeps there, watched by {watchers:?}"
+                 {sleeper:?} sleeps there, watched by {watchers:?}"
             );
             self.note(now, || line);
         }

@@ -124,10 +124,9 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "reopen",
         doc: "Opens the file of a device again, while it is used: a failed flush and a file that \
-            was cut short are \
-              forgotten. What was lost by them stays lost. I/O under way ends with the file that \
-              was open before. A member \
-              that an array has failed stays failed: md-add takes it back.",
+            was cut short are forgotten. What was lost by them stays lost. I/O under way ends with \
+            the file that was open before. A member that an array has failed stays failed: md-add \
+            takes it back.",
         arguments: &[
             required("device", NAME, "The name of a file device, or of an array's member."),
             optional(
@@ -223,8 +222,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "resume",
         doc: "Lets I/O of a volume go on, as dmsetup resume: by the inactive table if there is \
-            one, \
-              for which it suspends the volume first.",
+            one, for which it suspends the volume first.",
         arguments: &[VOLUME, WITHIN],
         result: CHANGED,
         run: volumes::resume,
@@ -262,8 +260,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "md-add",
         doc: "Gives an array a device, as mdadm --add: as the member that it was, if all that it \
-            has \
-              missed is marked in the bitmap, else as a spare.",
+            has missed is marked in the bitmap, else as a spare.",
         arguments: &[
             ARRAY,
             MEMBER,
@@ -287,8 +284,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "md-remove",
         doc: "Removes a failed device or a spare from an array, as mdadm --remove; a device that \
-            was \
-              opened for the array is closed.",
+            was opened for the array is closed.",
         arguments: &[ARRAY, MEMBER, PATH_OF_MEMBER],
         result: MEMBERS,
         run: md::remove,
@@ -317,8 +313,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "md-stop",
         doc: "Stops an array that nothing uses and removes it, as mdadm --stop: its superblocks \
-            say \
-              that it is clean, and devices that were opened for it are closed.",
+            say that it is clean, and devices that were opened for it are closed.",
         arguments: &[ARRAY],
         result: MEMBERS,
         run: md::stop,
@@ -364,8 +359,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "group-set",
         doc: "Changes the limits of a throttle group on a device, as a line written to io.max; \
-            keys \
-              that are not named keep their values.",
+            keys that are not named keep their values.",
         arguments: &[
             required("path", PATH, "The group's path; the root has no limits."),
             required(
@@ -424,8 +418,7 @@ pub static COMMANDS: &[Command] = &[
     Command {
         name: "lockstat",
         doc: "Gives the figures of all lock classes that were used, as /proc/lock_stat has them; \
-            then does what \
-              its arguments ask.",
+            then does what its arguments ask.",
         arguments: &[
             optional("reset", Type::Bool, "Afterwards count from zero."),
             optional("hold", Type::Bool, "From now on measure hold times, or do so no longer."),

@@ -88,8 +88,7 @@ fn size_warning(control: &Control<'_>, device: &str, now: &str) -> Option<String
     (configured != now).then(|| {
         format!(
             "`{device}` has this size until the server stops; to keep it, write size = \"{}\" into \
-             the stack \
-             file",
+             the stack file",
             format_size(now)
         )
     })

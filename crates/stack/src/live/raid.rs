@@ -161,8 +161,7 @@ impl Opening<'_> {
             ),
             Ok(Start::Degraded { .. }) => format!(
                 "`run = true` in [device.{}] starts the array degraded, without it{}; `drystone md \
-                 assemble --print {}` \
-                 prints a stack file of the others",
+                 assemble --print {}` prints a stack file of the others",
                 self.spec.name,
                 self.add_later(),
                 paths(others)

@@ -5,9 +5,8 @@ use super::{HOUR, Param, SECOND, Type, param};
 use crate::duration::Unit;
 
 /// An example of an `allow` table.
-pub const ALLOW_DOC: &str = "a table of clients, as in \
-    { \"tls:alice\" = \"read-write\", \"uid:1000\" = \"read-only\", \
-    \"net:192.0.2.0/24\" = \"read-only\" }";
+pub const ALLOW_DOC: &str = "a table of clients, as in { \"tls:alice\" = \"read-write\", \
+    \"uid:1000\" = \"read-only\", \"net:192.0.2.0/24\" = \"read-only\" }";
 
 /// An example of a `clients` table.
 pub const CLIENTS_DOC: &str = "a table of clients and groups, as in \

@@ -192,8 +192,7 @@ pub fn markdown() -> String {
     let _ = write!(
         out,
         "{INTRO}\n`drystone check FILE` explains a stack or points at what is wrong, `drystone \
-         help \
-         stack` prints this\npage.\n\n{EXAMPLES}\n## Keys\n"
+         help stack` prints this\npage.\n\n{EXAMPLES}\n## Keys\n"
     );
     for (title, doc, params) in sections() {
         if !title.is_empty() {

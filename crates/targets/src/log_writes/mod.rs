@@ -42,8 +42,7 @@ impl LogWritesSpec {
         if log_block > block {
             return Err(format!(
                 "the log is written in blocks of {block} bytes, as `{}` has them; those of `{}` \
-                 have \
-                 {log_block}",
+                 have {log_block}",
                 device.name, log.name
             ));
         }

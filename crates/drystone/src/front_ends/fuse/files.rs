@@ -74,8 +74,8 @@ impl Files {
             place.remove();
             bail!(
                 "{path}: `fuse_writeback_cache` is for files in a folder, not for a file that is \
-                 the mount point, whose \
-                 size the kernel would keep at 0: leave it out, or make {path} a folder"
+                 the mount point, whose size the kernel would keep at 0: leave it out, or make \
+                 {path} a folder"
             );
         }
         let options = MountOptions {

@@ -55,8 +55,7 @@ impl FileOptions {
         let Some(export) = defaults.next() else {
             return Err(Failure::Usage(
                 "--fuse is for the default export, and the stack has none: add default = true to \
-                 one, \
-                 or write fuse = \"PATH\" into the exports of the stack file"
+                 one, or write fuse = \"PATH\" into the exports of the stack file"
                     .to_owned(),
             ));
         };

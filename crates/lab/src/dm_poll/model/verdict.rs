@@ -30,8 +30,7 @@ const ALWAYS: [&str; 7] = [
 /// The share of the machine below which an error says nothing about the model.
 const QUIET: f64 = 0.9;
 const NOT_HAD: &str = "The machine gave others more than a tenth of the cores meanwhile, at other \
-    times and for other stretches than the \
-     model's: measure again when it is quiet.";
+    times and for other stretches than the model's: measure again when it is quiet.";
 
 /// The error of a modelled figure: the worst error of its table's checks in the same way, one
 /// poller of the same volume included.

@@ -63,8 +63,7 @@ impl Manager {
                 self.record_changes();
                 Err(Error::invalid(format!(
                     "{name} is not added to {array}: it did not write and flush its superblock and \
-                     what else a \
-                     member keeps; use another device"
+                     what else a member keeps; use another device"
                 )))
             }
             Command::Replace(name) => {
@@ -77,8 +76,7 @@ impl Manager {
                     true => Ok(()),
                     false => Err(Error::invalid(format!(
                         "{name} is not replaced: the spare chosen for it did not write and flush \
-                         its superblock, \
-                         and has failed"
+                         its superblock, and has failed"
                     ))),
                 }
             }
@@ -202,8 +200,7 @@ impl Manager {
                 let array = &self.shared.name;
                 Err(busy(format!(
                     "{array} has lost more members than it may, and adding {name} would destroy \
-                     what \
-                     it held: stop {array}, and assemble it with --force"
+                     what it held: stop {array}, and assemble it with --force"
                 )))
             }
             _ => Ok(()),

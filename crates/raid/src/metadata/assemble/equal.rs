@@ -74,8 +74,7 @@ fn check_roles(
         None => Ok(()),
         Some((number, one, another)) => Err(format!(
             "{name} says that device {number} of the array {}, but {freshest} says that it {}, and \
-             neither is \
-             older: leave out the one that is wrong",
+             neither is older: leave out the one that is wrong",
             role_words(one),
             role_words(another)
         )),
@@ -106,8 +105,7 @@ fn check_logs(
         true => Ok(()),
         false => Err(format!(
             "{name} says that the array {}, but {freshest} says that it {}, and neither is older: \
-             leave out the \
-             one that is wrong",
+             leave out the one that is wrong",
             words(other),
             words(fresh)
         )),

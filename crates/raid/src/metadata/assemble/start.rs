@@ -73,8 +73,8 @@ fn journal_gap(assembly: &Assembly, candidates: &[Candidate]) -> Option<String> 
         )),
         Some((_, None)) | None => Some(format!(
             "the array has a journal, which is not among the devices that can be used: {THEN}; \
-             name its device \
-             too, or start and stop the array with mdadm on Linux, which replays its journal"
+             name its device too, or start and stop the array with mdadm on Linux, which replays \
+             its journal"
         )),
     }
 }
@@ -185,8 +185,7 @@ fn too_few(assembly: &Assembly, candidates: &[Candidate]) -> Start {
     let names: Vec<&str> = names.collect();
     Start::Force(format!(
         "{there} of {disks} members can be used, expected at least {}; {} can be forced in, but \
-         what \
-         was written since then is lost, or mixed with older data{others}",
+         what was written since then is lost, or mixed with older data{others}",
         disks - parity,
         names.join(", ")
     ))
