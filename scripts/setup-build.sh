@@ -5,5 +5,5 @@ source scripts/common.sh
 have_commands gcc ld make pkg-config && [ -e /usr/include/stdlib.h ] ||
     apt_install gcc libc6-dev make curl ca-certificates pkg-config
 source scripts/toolchain.sh
-# In a fresh clone what is built once is not built again: incremental builds cost time and save none.
+# A fresh clone builds everything once: incremental builds would cost time and save none.
 [ -d "${CARGO_TARGET_DIR:-target}/debug/incremental" ] || export CARGO_INCREMENTAL=0

@@ -1,6 +1,19 @@
 //! The program `drystone`: serves a stack, controls a running one, explains and checks stack files,
 //! measures devices. A library, so that tests can run its parts with a stack of their own, and
 //! `drystone-lab` and `drystone-sim` speak to their users in the same way.
+//!
+//! ```
+//! use drystone::draft::Draft;
+//!
+//! // The result of a long command needs a place: `Draft::new` fails before the command begins.
+//! let name = format!("drystone-example-{}.json", std::process::id());
+//! let path = std::env::temp_dir().join(name);
+//! let draft = Draft::new(&path)?;
+//! draft.write("{}\n")?;
+//! assert_eq!(std::fs::read_to_string(&path)?, "{}\n");
+//! # std::fs::remove_file(&path)?;
+//! # anyhow::Ok(())
+//! ```
 
 #![cfg_attr(
     test,
