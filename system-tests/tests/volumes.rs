@@ -146,10 +146,10 @@ fn verified_in_a_storm(device: &str, seconds: u64) {
         storm_until(&server, &stop, &steps);
         fio.join().expect("no panic")
     });
-    assert!(has_all_steps(), "only {} steps", steps.load(Relaxed));
     for outcome in runs {
         assert_verified(&outcome.ok(), seconds);
     }
+    assert!(has_all_steps(), "only {} steps", steps.load(Relaxed));
 }
 
 /// Asserts that all jobs of fio ran for their time and verified what they wrote.
