@@ -10,13 +10,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use system_tests::client::Mount;
-use system_tests::server::denies_io_uring;
+use system_tests::server::{PATIENCE, denies_io_uring};
 use system_tests::{Server, new_folder, python, requires, shell, stack};
 
 /// The server remains the child process, and strace attaches from outside.
 const TRACED: [&str; 7] = ["strace", "-D", "-q", "-f", "-y", "-o", "DIR/trace"];
-/// Bounds a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The calls that a data thread may make, each with its reason. A descriptor must not be a file of
 /// a file system ([`is_waiting`]).

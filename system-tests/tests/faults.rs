@@ -6,6 +6,7 @@ use std::fs::OpenOptions;
 use std::time::{Duration, Instant};
 
 use system_tests::client::{Mount, requires_mounts};
+use system_tests::server::PATIENCE;
 use system_tests::{Server, new_folder, python, requires, stack};
 
 /// Messages of a server under attack stay below this: an attacker must not fill the log's disk.
@@ -289,7 +290,7 @@ os._exit(0)"
 fn await_that(is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(60), "it does not come");
+        assert!(began.elapsed() < PATIENCE, "it does not come");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -26,12 +26,12 @@ use std::thread;
 use std::time::Duration;
 
 use system_tests::client::{Mount, demand};
-use system_tests::server::denies_io_uring;
+use system_tests::server::{PATIENCE, denies_io_uring};
 use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
 use tempfile::TempDir;
 
 /// A server is killed after this time, whatever waits for it.
-const WATCHDOG: Duration = Duration::from_secs(150);
+const WATCHDOG: Duration = Duration::from_secs(300);
 
 /// A server whose stack has the file `DIR/vol.img`.
 struct Files {

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use drystone_raid::testing;
+use system_tests::server::PATIENCE;
 use system_tests::{Server, program, python, requires, run, shell, stack};
 
 const MIB: u64 = 1 << 20;
@@ -69,7 +70,7 @@ fn check(server: &Server, array: &str) {
 fn until_written(server: &Server) {
     let began = Instant::now();
     while json(server, "array")["array_state"] != "active" {
-        assert!(began.elapsed() < Duration::from_secs(60), "nobody writes");
+        assert!(began.elapsed() < PATIENCE, "nobody writes");
         thread::sleep(Duration::from_millis(10));
     }
 }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use system_tests::server::PATIENCE;
 use system_tests::{Server, program, python, requires, run, stack};
 
 fn attribute(server: &Server, name: &str) -> String {
@@ -21,7 +22,7 @@ fn until(server: &Server, name: &str, value: &str) {
     let began = Instant::now();
     while attribute(server, name) != value {
         let waited = began.elapsed();
-        assert!(waited < Duration::from_secs(120), "{name} is {}", attribute(server, name));
+        assert!(waited < PATIENCE, "{name} is {}", attribute(server, name));
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -150,7 +151,7 @@ fn a_stripe_cache_takes_what_it_says_and_gives_it_back() {
         let began = Instant::now();
         let mut now = (0, server.resident_kib());
         // Every data thread does its share at its next turn.
-        while now.0 != now.1 && began.elapsed() < Duration::from_secs(60) {
+        while now.0 != now.1 && began.elapsed() < PATIENCE {
             std::thread::sleep(Duration::from_millis(200));
             now = (now.1, server.resident_kib());
         }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use system_tests::client::{Mount, Outcome, demand};
+use system_tests::server::PATIENCE;
 use system_tests::{Server, new_folder, python, requires, run, stack};
 
 const MIB: u64 = 1 << 20;
@@ -64,7 +65,7 @@ fn read_by_qemu(folder: &Path, image: &str) -> Outcome {
 
 /// The result of `ask` once `is_over`; repeats it for a minute at most.
 fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outcome {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     loop {
         let done = ask();
         if is_over(&done) || Instant::now() > end {
@@ -76,7 +77,7 @@ fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outco
 
 /// Waits for a condition, for a minute at most.
 fn until_true(is_so: impl Fn() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + PATIENCE;
     while !is_so() {
         assert!(Instant::now() < end, "it does not come to pass");
         std::thread::sleep(Duration::from_millis(20));

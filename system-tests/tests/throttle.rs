@@ -16,11 +16,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use system_tests::client::{make_certificates, make_client_certificate};
+use system_tests::server::PATIENCE;
 use system_tests::{Server, new_folder, python, requires, run};
 use tempfile::TempDir;
-
-/// The time that a server has to reach a state.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Python: reads a number of bytes in pieces, and checks that the limit bound them. The limit lets
 /// the budget of a slice and one piece pass at once.

@@ -131,7 +131,7 @@ fn a_second_signal_leaves_no_loop_device() {
         lines.cloned().collect()
     };
     while loops(&files).len() < 2 {
-        files.server.listen(Duration::from_secs(60));
+        files.server.listen(PATIENCE);
     }
     let devices = loops(&files);
     let attached: Vec<Attached> = devices.iter().map(|device| Attached::now(device)).collect();
