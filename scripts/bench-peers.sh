@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Measures drystone beside its peers, all in one table; arguments go to
 # benches/peers/everything.py. With `servers`, `throttle` or `files` as the first argument it
-# measures only these, in more detail; further arguments go to benches/peers/run.py.
+# measures only these, in more detail; further arguments go to benches/peers/run.py. With
+# `one-client` it measures what a single client gets (benches/peers/one_client.py).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup-build.sh
@@ -10,6 +11,7 @@ cargo build --release --locked -p drystone
 bench=everything.py
 case "${1:-}" in
     servers) bench=run.py && shift ;;
+    one-client) bench=one_client.py && shift ;;
     throttle | files) bench=run.py && part=$1 && shift && set -- "--$part" "$@" ;;
     *) scripts/capi.sh ;;
 esac
