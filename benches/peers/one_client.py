@@ -22,7 +22,8 @@ import time
 
 import run
 
-GOALS = {"depth 1": 1.2, "depth 16": 1.2, "1 MiB": 1.1, "TLS": 1.2, "nbdcopy": 1.1}
+# The rate beside the better peer that a row is meant to have: the first word that its name holds.
+GOALS = {"TLS": 1.2, "4 KiB": 1.2, "1 MiB": 1.1, "nbdcopy": 1.1}
 SIZE = f"{run.DEVICE_MIB}MiB"
 
 
