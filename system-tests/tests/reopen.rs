@@ -63,7 +63,7 @@ fn read_by_qemu(folder: &Path, image: &str) -> Outcome {
     run(folder, &["qemu-io", "-r", "-f", "raw", "-c", "read 0 512", image])
 }
 
-/// The result of `ask` once `is_over`; repeats it for a minute at most.
+/// The result of `ask` once `is_over`; repeats it for [`PATIENCE`] at most.
 fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outcome {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -75,7 +75,7 @@ fn until(is_over: impl Fn(&Outcome) -> bool, ask: impl Fn() -> Outcome) -> Outco
     }
 }
 
-/// Waits for a condition, for a minute at most.
+/// Waits for a condition, for [`PATIENCE`] at most.
 fn until_true(is_so: impl Fn() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !is_so() {
