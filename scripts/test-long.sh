@@ -15,8 +15,7 @@ step "models of the lab (loom)" scripts/loom.sh both drystone-lab
 step "models of more steps (loom)" env DRYSTONE_LONG=1 scripts/loom.sh both drystone-raid
 step "system tests, no io_uring" env DRYSTONE_DENY_IO_URING=1 DRYSTONE_LONG=1 \
     "${run_tests[@]}" --jobs 1 system-tests \
-    '!system-tests:fuzz_smoke' '!system-tests:denied' '!system-tests:nbdsh' \
-    '!system-tests:embedded'
+    '!system-tests:denied' '!system-tests:nbdsh'
 # Prints SKIPPED where the nightly toolchain has no Miri.
 step "memory rules (Miri)" env DRYSTONE_SKIP_MISSING=1 scripts/miri.sh
 step "instructions an I/O" scripts/instructions.sh

@@ -30,7 +30,7 @@ step "libraries for C and fio" env DRYSTONE_PROFILE=dev scripts/linted.sh script
 step "system tests" "${run_tests[@]}" --jobs 1 system-tests
 # Without io_uring: the others, FUSE among them, run so in test-long.
 step "the same, io_uring denied" env DRYSTONE_DENY_IO_URING=1 "${run_tests[@]}" --jobs 1 \
-    system-tests:denied system-tests:nbdsh system-tests:embedded
+    system-tests:denied system-tests:nbdsh
 join "model checks (loom)"
 join "simulator"
 summary "make test"

@@ -17,6 +17,8 @@ use crate::client::{Outcome, run};
 /// The time that a test waits for something that must come. It bounds a hang and judges no speed: a
 /// program under AddressSanitizer on a busy machine comes within it.
 pub const PATIENCE: Duration = Duration::from_secs(240);
+/// The looks that a test takes within [`PATIENCE`], a tenth of a second apart.
+pub const LOOKS: u64 = PATIENCE.as_secs() * 10;
 
 /// The program under test: `DRYSTONE_BIN`, or else the debug build, made when needed.
 pub fn program() -> &'static Path {

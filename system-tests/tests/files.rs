@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Duration;
 
 use system_tests::client::{Mount, demand};
-use system_tests::server::{PATIENCE, denies_io_uring};
+use system_tests::server::{LOOKS, PATIENCE, denies_io_uring};
 use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
 use tempfile::TempDir;
 
@@ -64,7 +64,7 @@ impl Files {
         let _ = self.server.uri("vol");
         let wanted = if loops { "/dev/loop" } else { self.server.path("vol.img").leak() };
         let found = |server: &Server| server.said().iter().find(|l| l.starts_with(wanted)).cloned();
-        for _ in 0..600 {
+        for _ in 0..LOOKS {
             if let Some(line) = found(&self.server) {
                 return line;
             }
@@ -330,7 +330,7 @@ fn a_stop_waits_for_who_has_the_file_open() {
         let file = PathBuf::from(files.announced(false));
         let open = fs::File::open(&file).expect("the file opens");
         files.server.signal("TERM");
-        for _ in 0..600 {
+        for _ in 0..LOOKS {
             if files.server.messages().contains("is open: waiting") {
                 break;
             }

@@ -11,7 +11,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 /// Mutated inputs for each target: enough to notice a gross fault, not a search.
-const RUNS: u64 = 20_000;
+const RUNS: u64 = 5_000;
+/// The same where a run may take long: `make test-long`.
+const LONG_RUNS: u64 = 20_000;
 /// Inputs do not grow beyond this by mutation: the longest committed one is an eighth of it.
 const INPUT_BYTES_MAX: usize = 64 * 1024;
 const SEED: u64 = 0x00D5_70E5_EED0_0001;
@@ -94,7 +96,8 @@ fn a_panicking_target_is_noticed() {
 
 fn smoke(target: &str, function: impl Fn(&[u8])) {
     let seed = number_from("DRYSTONE_FUZZ_SEED", SEED);
-    let runs = number_from("DRYSTONE_FUZZ_RUNS", RUNS);
+    let is_long = std::env::var_os("DRYSTONE_LONG").is_some();
+    let runs = number_from("DRYSTONE_FUZZ_RUNS", if is_long { LONG_RUNS } else { RUNS });
     println!("{target}: seed {seed}, {runs} mutations");
     let corpus = corpus(target);
     for (name, input) in &corpus {

@@ -161,7 +161,7 @@ fn seeds_of(scenario: &Scenario) -> (u64, u64) {
         "raid" => (101, 100),
         "raid-crash" => (16, 18),
         "raid-metadata" => (1, 40),
-        "crash" => (1, 30),
+        "crash" => (1, 15),
         _ => (1, 60),
     }
 }
@@ -304,18 +304,14 @@ fn searched_from(mistake: &str, scenario: &str) -> u64 {
 #[test]
 fn the_same_seed_is_the_same_run() {
     for scenario in &SCENARIOS {
-        // A seed of `raid-crash` takes seconds, four times.
-        let seeds = if scenario.name == "raid-crash" { &[7][..] } else { &[1, 7, 23] };
+        // A seed of these two takes a second each time.
+        let is_slow = ["crash", "raid-crash"].contains(&scenario.name);
+        let seeds = if is_slow { &[7][..] } else { &[1, 7, 23] };
         for &seed in seeds {
             let run = |trace| (scenario.run)(&Order { seed, trace, ..Order::default() });
-            let (first, second, traced) = (run(false), run(false), run(true));
-            assert_eq!(first.digest, second.digest, "{} {seed}", scenario.name);
-            assert_eq!(
-                first.digest, traced.digest,
-                "{} {seed}: a trace changes nothing",
-                scenario.name
-            );
-            assert_eq!(first.counts, second.counts);
+            let (first, traced) = (run(false), run(true));
+            assert_eq!(first.digest, traced.digest, "{} {seed}", scenario.name);
+            assert_eq!(first.counts, traced.counts, "{} {seed}", scenario.name);
             // Not by assert_eq, which would print both.
             assert!(traced.trace == run(true).trace, "{} {seed}: another trace", scenario.name);
         }

@@ -39,7 +39,7 @@ pub fn attachments(dir: &str) -> Vec<String> {
 
 /// Waits until the server has printed this.
 pub fn wait_for(files: &Files, what: &str) {
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         if files.server.messages().contains(what) {
             return;
         }

@@ -66,7 +66,7 @@ fn nothing_is_left(server: &Server, before: &[String]) {
     }
     // Loop devices of other tests may be there for a while, and one in use is detached a little
     // later.
-    let mut looks = 0..600;
+    let mut looks = 0..LOOKS;
     let left = || attachments(dir).into_iter().find(|found| !before.contains(found));
     while let Some(found) = left() {
         assert!(looks.next().is_some(), "{found} is left\n{}", server.messages());
@@ -110,7 +110,7 @@ fn with_slow_losetup(seconds: u32, prefix: &[&str]) -> Server {
     let path = std::env::var("PATH").expect("a path");
     let path = format!("PATH={}:{path}", bin.display());
     let server = Server::spawn_in(&folder, &looped("vol.img"), &[prefix, &["env", &path]].concat());
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         if bin.join("begun").exists() {
             return server;
         }
@@ -207,7 +207,7 @@ fn a_path_with_a_line_end_stays_on_its_line() {
     let path = server.path("vol\n\u{1b}.img");
     let _mount = Mount(PathBuf::from(&path));
     let shown = server.path("vol\\n\\u{1b}.img");
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         if server.said().contains(&shown) {
             break;
         }
