@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod files;
 pub mod server;
 pub mod stack;
 

@@ -21,87 +21,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use system_tests::client::{Mount, demand};
-use system_tests::server::{LOOKS, PATIENCE, denies_io_uring};
-use system_tests::{Outcome, Server, new_folder, python, requires, shell, stack};
+use system_tests::files::{EXERCISE, Files, has_fuse, has_loop, is_mounted};
+use system_tests::server::{LOOKS, PATIENCE};
+use system_tests::{Server, new_folder, python, requires, shell, stack};
 use tempfile::TempDir;
-
-/// A server is killed after this time, whatever waits for it.
-const WATCHDOG: Duration = Duration::from_secs(300);
-
-/// A server whose stack has the file `DIR/vol.img`.
-struct Files {
-    server: Server,
-    _watchdog: Sender<()>,
-}
-
-impl Files {
-    fn start(stack: &str) -> Files {
-        Files::start_in(&new_folder(), stack)
-    }
-
-    fn start_in(folder: &Arc<TempDir>, stack: &str) -> Files {
-        Files::watched(Server::start_in(folder, stack, &[]))
-    }
-
-    fn watched(server: Server) -> Files {
-        let (pid, (watchdog, end)) = (server.pid().to_string(), channel::<()>());
-        thread::spawn(move || {
-            use std::sync::mpsc::RecvTimeoutError::Timeout;
-            if end.recv_timeout(WATCHDOG) == Err(Timeout) {
-                let _ = Command::new("kill").args(["-KILL", &pid]).status();
-            }
-        });
-        Files { server, _watchdog: watchdog }
-    }
-
-    /// Waits until the server has printed the file, and its loop device.
-    fn announced(&mut self, loops: bool) -> String {
-        let _ = self.server.uri("vol");
-        let wanted = if loops { "/dev/loop" } else { self.server.path("vol.img").leak() };
-        let found = |server: &Server| server.said().iter().find(|l| l.starts_with(wanted)).cloned();
-        for _ in 0..LOOKS {
-            if let Some(line) = found(&self.server) {
-                return line;
-            }
-            self.server.listen(Duration::from_millis(100));
-        }
-        panic!("the server printed no {wanted}\n{}", self.server.messages());
-    }
-
-    /// Runs a script in the server's folder; `$1` is the file or device.
-    fn run(&self, line: &str, argument: &str) -> Outcome {
-        shell(self.server.dir(), line, &[argument])
-    }
-}
-
-impl Drop for Files {
-    /// A server that still runs is about to be killed, and would leave its mount.
-    fn drop(&mut self) {
-        let file = self.server.dir().join("vol.img");
-        if self.server.is_running() && is_mounted(&file) {
-            self.server.signal("KILL");
-            drop(Mount(file));
-        }
-    }
-}
-
-fn has_fuse() -> bool {
-    demand(Path::new("/dev/fuse").exists(), "there is no /dev/fuse")
-}
-
-fn has_loop() -> bool {
-    has_fuse() && demand(Path::new("/dev/loop-control").exists(), "there are no loop devices")
-}
-
-fn is_mounted(path: &Path) -> bool {
-    let list = fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");
-    list.lines().any(|line| line.split(' ').nth(4) == path.to_str())
-}
 
 fn ram(keys: &str) -> String {
     stack::ram("64MiB") + "fuse = \"DIR/vol.img\"\n" + keys
@@ -456,112 +383,6 @@ fn survives_a_killed_server(make: &str, check: &str) {
             cd .. && umount mnt";
         files.run(compared, &device).ok();
     }
-    assert!(files.server.sigterm().success(), "{}", files.server.messages());
-}
-
-/// Memory-mapped and plain reads, writes and truncates of one file are compared with a copy in
-/// memory.
-const EXERCISE: &str = r#"
-import mmap, os, random, sys
-random.seed(int(sys.argv[2])); path = sys.argv[1]
-f = os.open(path, os.O_RDWR | os.O_CREAT, 0o600); model = bytearray(); most = 1 << 20
-for step in range(1500):
-    op, at, n = random.randrange(6), random.randrange(most), random.randrange(1, 60000)
-    n = min(n, most - at); data = random.randbytes(n)
-    if op in (0, 1):
-        os.pwrite(f, data, at)
-        model.extend(bytes(max(0, at + n - len(model)))); model[at:at + n] = data
-    elif op == 2:
-        assert os.pread(f, n, at) == model[at:at + n], (step, 'read', at, n)
-    elif op == 3:
-        os.ftruncate(f, at); model = (model + bytes(max(0, at - len(model))))[:at]
-    elif model:
-        with mmap.mmap(f, len(model)) as m:
-            at = random.randrange(len(model)); n = min(n, len(model) - at)
-            if op == 4:
-                assert m[at:at + n] == model[at:at + n], (step, 'mapped read', at, n)
-            else:
-                m[at:at + n] = data[:n]; model[at:at + n] = data[:n]
-    if step % 100 == 0: os.fsync(f)
-os.fsync(f); os.posix_fadvise(f, 0, 0, os.POSIX_FADV_DONTNEED)
-assert os.pread(f, most, 0) == model
-"#;
-
-/// FUSE over io_uring, switched on for the machine until this is dropped.
-struct OverRing(String);
-
-const OVER_RING: &str = "/sys/module/fuse/parameters/enable_uring";
-
-impl OverRing {
-    /// `None`, after a SKIPPED line, if the kernel has none or this is not root.
-    fn switch_on() -> Option<OverRing> {
-        let before = fs::read_to_string(OVER_RING);
-        let on = before.is_ok() && fs::write(OVER_RING, "Y").is_ok();
-        let why = "FUSE over io_uring cannot be switched on (Linux 6.14, by root)";
-        if !demand(on, why) {
-            return None;
-        }
-        before.ok().map(OverRing)
-    }
-}
-
-impl Drop for OverRing {
-    fn drop(&mut self) {
-        let _ = fs::write(OVER_RING, self.0.trim());
-    }
-}
-
-/// Requests over io_uring: plain and memory-mapped I/O of any length, many in flight, parts of
-/// blocks, and a file system on a loop device whose server is killed.
-#[test]
-fn requests_come_over_io_uring() {
-    if !has_loop() || !requires("mkfs.ext4") || !requires("fio") || denies_io_uring() {
-        return;
-    }
-    let Some(_on) = OverRing::switch_on() else { return };
-    let folder = new_folder();
-    let mnt = folder.path().join("mnt");
-    fs::create_dir(&mnt).expect("a folder");
-    let _mount = Mount(mnt);
-    let text = stack::file("64MiB") + "fuse = \"DIR/vol.img\"\n";
-    let over_ring = |files: &Files| {
-        let told = files.server.messages();
-        assert!(told.contains("requests come over io_uring"), "{told}");
-    };
-    let mut files = Files::start_in(&folder, &text);
-    let file = files.announced(false);
-    over_ring(&files);
-    let fio = "for direct in 0 1; do for engine in psync libaio; do fio --name=t --filename=\"$1\" \
-               --ioengine=$engine --direct=$direct --rw=randrw --size=64M --io_size=32M \
-               --bsrange=512-1m --bs_unaligned=$((1-direct)) --iodepth=64 --verify=crc32c \
-               --output=fio.log; done; done; fallocate -p -o 1000 -l 5000 \"$1\"; cmp -n 5000 -i \
-               1000:0 \"$1\" /dev/zero; rm -f local-*";
-    files.run(fio, &file).ok();
-    assert!(files.server.sigterm().success(), "{}", files.server.messages());
-    let text = text + "fuse_loop = true\n";
-    let mut files = Files::start_in(&folder, &text);
-    let device = files.announced(true);
-    over_ring(&files);
-    fs::write(files.server.path("exercise.py"), EXERCISE).expect("a script");
-    let work = "mkfs.ext4 -q \"$1\" && mount \"$1\" mnt && /usr/bin/python3 exercise.py mnt/x 2 && \
-                head -c 9M /dev/urandom >mnt/kept && sync -f mnt && md5sum mnt/kept >sums";
-    files.run(work, &device).ok();
-    let mut load = Command::new("dd")
-        .args(["if=/dev/zero", "bs=64k", "count=300", "conv=fdatasync"])
-        .arg(format!("of={}", folder.path().join("mnt/load").display()))
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("dd runs");
-    thread::sleep(Duration::from_millis(50));
-    files.server.signal("KILL");
-    files.server.wait();
-    let _ = load.wait();
-    shell(folder.path(), "umount mnt || umount -l mnt", &[]).ok();
-    let mut files = Files::start_in(&folder, &text);
-    let device = files.announced(true);
-    over_ring(&files);
-    files.run("e2fsck -fp \"$1\" >fsck.log || [ $? -le 1 ]", &device).ok();
-    files.run("mount \"$1\" mnt && md5sum -c --quiet sums && umount mnt", &device).ok();
     assert!(files.server.sigterm().success(), "{}", files.server.messages());
 }
 

@@ -409,7 +409,7 @@ fn the_oracle_is_seldom_lenient() {
     for (faults, share_max) in [(false, 20), (true, 40)] {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut sum = Verdicts::default();
-        for _ in 0..1000 {
+        for _ in 0..2000 {
             let script: Vec<_> = (0..40).map(|_| (rng.u8(..), rng.u8(..))).collect();
             let verdicts = run(Rules { at_once: 3, faults }, &script);
             sum.permitted += verdicts.permitted;
