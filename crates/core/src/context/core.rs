@@ -517,7 +517,7 @@ impl ContextCore {
         if self.has_news(handle) {
             handle.take_wake();
             self.tick_channels();
-            self.env.ring.submit();
+            self.env.ring.end_round();
             return;
         }
         self.watch_peers_if_needed(handle);
@@ -589,6 +589,7 @@ impl ContextCore {
     fn poll_for_news(&mut self, handle: &Handle, deadline: Option<Ns>, until: Ns) -> bool {
         let until = self.until(deadline).unwrap_or(Ns::MAX).min(until);
         self.env.ring.submit();
+        self.env.ring.set_polling(true);
         self.env.time.slept();
         let mut tries = 0;
         let found =
@@ -597,6 +598,7 @@ impl ContextCore {
                 false => (until < Ns::MAX && self.env.time.now() >= until).then_some(false),
             });
         let found = found.unwrap_or(false);
+        self.env.ring.set_polling(false);
         if found {
             handle.take_wake();
         }

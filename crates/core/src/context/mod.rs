@@ -291,7 +291,7 @@ impl Context {
 
     /// Hand started operations to the kernel without waiting.
     pub fn submit_ring(&mut self) {
-        Call::begin(&self.handle).core().env.ring.submit();
+        Call::begin(&self.handle).core().env.ring.submit_all();
     }
 
     /// Move the events of a front end's operations to `out`. Call after reap or wait.

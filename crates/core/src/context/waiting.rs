@@ -3,9 +3,10 @@
 //! A poll instead of a sleep saves the wake-up and costs a processor. So *adaptive* tries both and
 //! compares: it learns how long waits last when it sleeps and when it polls, apart for waits with
 //! I/O in flight (a device's time) and without (a client's next request). It polls only where that
-//! has shortened waits by a sixth or more and most polls found something within
-//! [`LONGEST_POLL_NS`]. So it sleeps with devices that are slow next to a wake-up, with such
-//! clients, and where the thread that brings the event needs this very core.
+//! has shortened waits by a sixth or more and most polls of a trial found something within
+//! [`LONGEST_POLL_NS`]; later, polls that find nothing end it unless waits are still shorter. So it
+//! sleeps with devices that are slow next to a wake-up, with such clients, and where the thread
+//! that brings the event needs this very core.
 //!
 //! Linux had "hybrid polling", which slept for half of the expected time; it was removed in 2023
 //! (linux-block, "block: remove hybrid polling"), since wrong estimates harm. Here each trial is
@@ -113,7 +114,10 @@ struct Learned {
     polls_first: bool,
     /// How long waits last that way, as a moving average; 0 is not known.
     usual_ns: Ns,
-    /// The time of polls that found something, as a moving average.
+    /// How long they lasted the other way when that was last taken; 0 is not known.
+    other_ns: Ns,
+    /// The time of waits that polled, and did or could have found something within
+    /// [`LONGEST_POLL_NS`], as a moving average.
     found_ns: Ns,
     /// Polls that found nothing, as a moving average of 1024 (always) and 0 (never).
     fruitless: u32,
@@ -140,6 +144,7 @@ impl Learned {
         Learned {
             polls_first: false,
             usual_ns: 0,
+            other_ns: 0,
             found_ns: 0,
             fruitless: 0,
             until_trial: PAUSE_MIN,
@@ -166,7 +171,7 @@ impl Learned {
     fn waited(&mut self, ns: Ns, found: bool) {
         let (ns, found) = (ns.clamp(1, LONGEST_WAIT_NS), found && ns <= LONGEST_POLL_NS);
         let polled = self.polls_now();
-        if found {
+        if polled && ns <= LONGEST_POLL_NS {
             self.found_ns = averaged(self.found_ns, ns);
         }
         match self.trial.left {
@@ -179,11 +184,16 @@ impl Learned {
         self.usual_ns = averaged(self.usual_ns, ns);
         self.fruitless = (self.fruitless * 7 + if fruitless { 1024 } else { 0 }) / 8;
         self.until_trial -= 1;
-        if self.polls_first && self.fruitless > 512 {
+        if self.polls_first && self.fruitless > 512 && !self.is_shorter() {
             self.turn(ns);
         } else if self.until_trial == 0 {
             self.trial = Trial { left: TRIAL, ..Trial::default() };
         }
+    }
+
+    /// Waits are shorter than the other way, by a sixth.
+    fn is_shorter(&self) -> bool {
+        self.usual_ns + self.usual_ns / 6 < self.other_ns
     }
 
     fn tried(&mut self, ns: Ns, found: bool) {
@@ -198,6 +208,7 @@ impl Learned {
         if self.is_better(tried_ns, found) {
             self.turn(tried_ns);
         } else {
+            self.other_ns = tried_ns;
             self.pause = (self.pause * 2).min(PAUSE_MAX);
             self.until_trial = self.pause;
         }
@@ -214,6 +225,7 @@ impl Learned {
     /// Take the other way from now on.
     fn turn(&mut self, usual_ns: Ns) {
         self.polls_first = !self.polls_first;
+        self.other_ns = self.usual_ns;
         (self.usual_ns, self.fruitless) = (usual_ns, 0);
         self.pause = if self.polls_first { PAUSE_MIN } else { (self.pause * 2).min(PAUSE_MAX) };
         self.until_trial = self.pause;
@@ -384,6 +396,31 @@ mod tests {
         assert!(learned.polls_first);
         run(&mut learned, 2 * PAUSE_MAX, 90_000, 1_000, 0);
         assert!(!learned.polls_first);
+    }
+
+    /// A poll that is four times as long as those that found something misses the other half.
+    #[test]
+    fn it_looks_long_enough_for_the_slower_half() {
+        let mut learned = Learned::new();
+        run(&mut learned, 200, 5_000, 30_000, 0);
+        assert_eq!((learned.polls_first, learned.longest_poll()), (true, 20_000));
+        let polled: u32 =
+            (0..1000).map(|n| run(&mut learned, 1, [5_000, 60_000][n % 2], 30_000, 0)).sum();
+        assert!(learned.polls_first && polled > 950, "{polled} of 1000");
+        assert!(learned.longest_poll() > 60_000);
+    }
+
+    /// Three of five polls end too early, and the other two save more than a sixth.
+    #[test]
+    fn it_looks_where_most_polls_find_nothing_but_waits_are_shorter() {
+        let mut learned = Learned::new();
+        let waits = [2_000, 40_000, 2_000, 40_000, 40_000];
+        // Learned while all came soon; asleep, waits last 105 us now.
+        (learned.polls_first, learned.usual_ns, learned.found_ns) = (true, 70_000, 2_000);
+        learned.other_ns = 105_000;
+        let polled: u32 = (0..1000).map(|n| run(&mut learned, 1, waits[n % 5], 80_000, 0)).sum();
+        assert!(learned.fruitless > 512, "{}", learned.fruitless);
+        assert!(learned.polls_first && polled > 950, "{polled} of 1000");
     }
 
     /// A polled device that has become slow is polled to the end of each I/O, but not many

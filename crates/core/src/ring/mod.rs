@@ -13,6 +13,7 @@
 #![allow(unsafe_code, reason = "io_uring takes addresses that must outlive the operation")]
 
 pub(crate) mod bell;
+mod direct;
 mod engine;
 mod epoll;
 mod eventfd;
@@ -67,7 +68,9 @@ pub trait Ring: Send {
     /// Forget a registered file.
     fn unregister(&mut self, file: RingFile);
 
-    /// Start `op` on `fd`, which the caller keeps open until the event.
+    /// Start `op` on `fd`, which the caller keeps open until the event. A front end has at most one
+    /// send and one receive of a socket in flight. Its sends may be done before this returns; a
+    /// receive may stay in memory beyond [`Ring::submit`].
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token);
 
     /// Ask something without waiting for the answer: a helper thread asks, one query of a device at
@@ -87,6 +90,20 @@ pub trait Ring: Send {
 
     /// Hand everything started so far to the kernel, without waiting.
     fn submit(&mut self);
+
+    /// Hand a receive to the kernel, too, that [`Ring::submit`] leaves in memory.
+    fn submit_all(&mut self) {
+        self.submit();
+    }
+
+    /// Submit at the end of a round in which the owner neither sleeps nor polls, since there is
+    /// news. A receive in memory is handed over if it was there at the end of the round before.
+    fn end_round(&mut self) {
+        self.submit();
+    }
+
+    /// The owner begins to poll, or ends it. Meanwhile [`Ring::reap`] tries a receive in memory.
+    fn set_polling(&mut self, _polls: bool) {}
 
     /// Submit, then sleep until there is an event, somebody wakes us, or the clock passes
     /// `deadline`.

@@ -53,8 +53,13 @@ impl Fixture {
     }
 }
 
+thread_local! {
+    /// Who starts the operations of a test. A ring may treat those of a front end in another way.
+    static OWNER: std::cell::Cell<u16> = const { std::cell::Cell::new(7) };
+}
+
 fn token(value: u64) -> Token {
-    Token::new(7, value)
+    Token::new(OWNER.get(), value)
 }
 
 fn temp_file() -> std::fs::File {
@@ -265,6 +270,110 @@ fn connections_are_accepted_and_closed(engine: Engine) {
     f.ring.submit();
     f.recv(&client, 1, 3);
     assert_eq!(f.event(3).result, 0, "closed is what the client sees");
+}
+
+/// Sends and receives in turn over one socket, until the ring takes its client for the only one.
+fn be_alone(f: &mut Fixture, near: &UnixStream, far: &mut UnixStream) {
+    for _ in 0..40 {
+        far.write_all(b"x").unwrap();
+        f.recv(near, 1, 90);
+        f.event(90);
+    }
+    f.recv(near, 5, 1);
+}
+
+/// The events of a reap, and then of another after the ring was told that its owner polls.
+fn asleep_and_polled(f: &mut Fixture) -> (usize, usize) {
+    f.ring.submit();
+    f.ring.reap(&mut f.events);
+    let asleep = f.events.len();
+    f.ring.set_polling(true);
+    f.ring.reap(&mut f.events);
+    f.ring.set_polling(false);
+    (asleep, f.events.len())
+}
+
+fn a_receive_is_tried_while_the_owner_polls(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    assert_eq!(asleep_and_polled(&mut f), (0, 0));
+    b.write_all(b"one").unwrap();
+    assert_eq!(asleep_and_polled(&mut f), (0, 1));
+    assert_eq!(f.ring.in_flight(), 0);
+    let got = f.event(1);
+    assert_eq!((got.result, &one(got)[..3]), (3, &b"one"[..]));
+    f.recv(&a, 5, 2);
+    f.none_yet();
+    b.write_all(b"two").unwrap();
+    assert_eq!(f.event(2).result, 3, "a sleep has handed it over");
+}
+
+fn receives_of_several_are_the_kernels(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    b.write_all(b"x").unwrap();
+    f.recv(&b, 5, 2);
+    (&a).write_all(b"y").unwrap();
+    assert_eq!(asleep_and_polled(&mut f), (1, 2), "that of another socket comes by the kernel");
+    f.recv(&a, 5, 3);
+    b.write_all(b"x").unwrap();
+    f.events.clear();
+    assert_eq!(asleep_and_polled(&mut f), (1, 1), "and so do those after it");
+}
+
+fn a_receive_is_held_for_one_round(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    b.write_all(b"on").unwrap();
+    let ended = |f: &mut Fixture| {
+        f.ring.end_round();
+        f.ring.reap(&mut f.events);
+        f.events.len()
+    };
+    assert_eq!(ended(&mut f), 0);
+    assert_eq!(ended(&mut f), 1, "handed to the kernel at the end of the second round");
+    f.recv(&a, 5, 2);
+    b.write_all(b"on").unwrap();
+    f.ring.submit_all();
+    f.ring.reap(&mut f.events);
+    assert_eq!(f.events.len(), 2, "or when that is asked for");
+}
+
+fn a_held_receive_ends_with_its_socket(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    f.ring.close(a.into());
+    let event = f.event(1);
+    assert_eq!((event.result, one(event).len()), (-libc::ECANCELED, 5));
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    f.ring.cancel(token(1));
+    assert_eq!(f.event(1).result, -libc::ECANCELED);
+    assert_eq!(f.ring.in_flight(), 0);
+}
+
+/// A reply is sent without the kernel's ring: its event is there before any submit.
+fn the_only_clients_sends_are_done_at_once(engine: Engine) {
+    let mut f = Fixture::new(engine);
+    let (a, mut b) = UnixStream::pair().unwrap();
+    be_alone(&mut f, &a, &mut b);
+    f.ring.net(a.as_raw_fd(), NetOp::Send { parts: vec![part(b"abc"), part(b"de")] }, token(2));
+    let mut got = [0; 5];
+    std::io::Read::read_exact(&mut b, &mut got).unwrap();
+    assert_eq!(&got, b"abcde");
+    assert_eq!(f.event(2).result, 5);
+    let op = NetOp::Send { parts: vec![part(&vec![7; 4 << 20])] };
+    f.ring.net(a.as_raw_fd(), op, token(3));
+    assert!((1..4 << 20).contains(&f.event(3).result), "as much as the socket takes");
+    f.ring.net(a.as_raw_fd(), NetOp::Send { parts: vec![part(b"z")] }, token(4));
+    f.none_yet();
+    drop(b);
+    assert_eq!(f.event(4).result, -libc::EPIPE, "the kernel's ring had what had to wait");
+    assert!(f.event(1).result <= 0, "the receive has seen the end, too");
 }
 
 fn close_waits_for_file_operations(engine: Engine) {
@@ -487,6 +596,38 @@ macro_rules! on_both_engines {
         mod plain { $(#[test] fn $test() { super::$test(super::Engine::Plain) })* }
     };
 }
+
+/// The same with operations of a front end, on io_uring.
+macro_rules! of_a_front_end {
+    ($($test:ident),* $(,)?) => {
+        mod front_end {
+            $(#[test] fn $test() {
+                super::OWNER.set(super::Token::FRONT_END);
+                super::$test(super::Engine::Uring)
+            })*
+        }
+    };
+}
+
+of_a_front_end!(
+    errors_are_results,
+    sockets_send_and_receive,
+    a_full_socket_takes_the_rest_later,
+    cancelled_operations_give_their_buffers_back,
+    connections_are_accepted_and_closed,
+    close_waits_for_file_operations,
+    timers_come_in_order_and_not_early,
+    a_deadline_ends_a_wait,
+    wakes_are_seen_before_and_during_a_wait,
+    a_wake_wakes_nobody_but_who_waits,
+    more_operations_than_any_queue_holds,
+    a_ring_may_be_dropped_with_everything_in_flight,
+    a_receive_is_tried_while_the_owner_polls,
+    receives_of_several_are_the_kernels,
+    the_only_clients_sends_are_done_at_once,
+    a_receive_is_held_for_one_round,
+    a_held_receive_ends_with_its_socket,
+);
 
 on_both_engines!(
     files_are_read_and_written,

@@ -11,9 +11,12 @@
 //!   this ring's descriptor, which shows no news but its own.
 //! * Outcomes of helper threads lie in `outbox` until a reap after their wake-up. Without jobs
 //!   there nothing looks into it, so no lock is taken.
+//! * Sends and receives of a front end may be in `direct`, of which the kernel knows nothing;
+//!   before the owner sleeps it is handed what is held there.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
+use super::direct::Direct;
 use super::eventfd::EventFd;
 use super::helpers::{Job, Outbox, Pool};
 use super::watches::Watches;
@@ -79,6 +82,7 @@ pub struct UringRing {
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     unsubmitted: bool,
+    direct: Direct,
     watches: Watches,
     /// Events of watches.
     news: Vec<RingEvent>,
@@ -128,6 +132,7 @@ impl UringRing {
         let mut ring = UringRing {
             watches: Watches::new(uring.as_raw_fd()),
             uring,
+            direct: Direct::new(),
             outbox: Outbox::new(waker.clone()),
             waker,
             unasked: Vec::new(),
@@ -226,6 +231,22 @@ impl UringRing {
         }
     }
 
+    /// Hand a socket operation to the kernel.
+    fn push_net(&mut self, fd: RawFd, op: NetOp, token: Token) {
+        let message = self.spare_messages.pop().unwrap_or_default();
+        let accept = matches!(op, NetOp::Accept);
+        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message, accept });
+        let entry = self.net_entry(index, fd, op);
+        self.in_flight += 1;
+        self.push(entry.user_data(Token::new(SLOT, index.into()).0));
+    }
+
+    fn push_held(&mut self) {
+        if let Some((fd, op, token)) = self.direct.take_held() {
+            self.push_net(fd, op, token);
+        }
+    }
+
     /// Build the entry of a socket operation whose buffers rest in slot `index`.
     fn net_entry(&mut self, index: u32, fd: RawFd, op: NetOp) -> squeue::Entry {
         let fd = types::Fd(fd);
@@ -306,6 +327,35 @@ impl UringRing {
         if let Err(e) = result {
             let expected = [libc::EINTR, libc::ETIME, libc::EBUSY, libc::EAGAIN];
             debug_assert!(e.raw_os_error().is_some_and(|e| expected.contains(&e)), "{e}");
+        }
+    }
+
+    fn reap_entries(&mut self, out: &mut Vec<RingEvent>) {
+        loop {
+            let Some(entry) = self.uring.completion().next() else { return };
+            let (token, result) = (Token(entry.user_data()), entry.result());
+            let more = io_uring::cqueue::more(entry.flags());
+            match token.owner() {
+                WAKE => {
+                    self.waker.clear();
+                    if !more {
+                        self.arm_waker();
+                    }
+                    if self.jobs > 0 {
+                        self.take_outcomes(out);
+                    }
+                }
+                IGNORE => {}
+                SLOT => {
+                    self.in_flight -= 1;
+                    let event = self.slot_event(token.value() as u32, result);
+                    out.push(event);
+                }
+                _ => {
+                    self.in_flight -= 1;
+                    out.push(RingEvent { token, result, buffers: Buffers::None });
+                }
+            }
         }
     }
 
@@ -425,12 +475,9 @@ impl Ring for UringRing {
     }
 
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
-        let message = self.spare_messages.pop().unwrap_or_default();
-        let accept = matches!(op, NetOp::Accept);
-        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message, accept });
-        let entry = self.net_entry(index, fd, op);
-        self.in_flight += 1;
-        self.push(entry.user_data(Token::new(SLOT, index.into()).0));
+        if let Some(op) = self.direct.start(fd, op, token) {
+            self.push_net(fd, op, token);
+        }
     }
 
     fn query(&mut self, query: Query, token: Token) {
@@ -449,6 +496,9 @@ impl Ring for UringRing {
     }
 
     fn cancel(&mut self, token: Token) {
+        if self.direct.cancel(|_, other| other == token) {
+            return;
+        }
         let slot = self.slots.iter().position(|s| match s {
             Slot::Net { token: t, .. } | Slot::Timer { token: t, .. } => *t == token,
             Slot::Free { .. } => false,
@@ -459,6 +509,7 @@ impl Ring for UringRing {
     }
 
     fn close(&mut self, fd: OwnedFd) {
+        self.direct.cancel(|other, _| other == fd.as_raw_fd());
         self.submit();
         let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
         self.push(entry.user_data(Token::new(IGNORE, 0).0));
@@ -484,10 +535,28 @@ impl Ring for UringRing {
         }
     }
 
+    fn submit_all(&mut self) {
+        self.push_held();
+        self.submit();
+    }
+
+    fn end_round(&mut self) {
+        if let Some((fd, op, token)) = self.direct.take_old() {
+            self.push_net(fd, op, token);
+        }
+        self.submit();
+    }
+
+    fn set_polling(&mut self, polls: bool) {
+        self.direct.set_polling(polls);
+    }
+
     fn wait(&mut self, deadline: Option<Ns>) {
-        if !self.uring.completion().is_empty() || !self.news.is_empty() {
+        let has_news = !self.news.is_empty() || self.direct.has_ended();
+        if has_news || !self.uring.completion().is_empty() {
             return self.submit();
         }
+        self.push_held();
         let timeout = deadline.map(|at| at.saturating_sub(self.clock.now()));
         if !self.watches.is_empty() {
             self.submit();
@@ -506,39 +575,16 @@ impl Ring for UringRing {
             }
             out.append(&mut self.news);
         }
-        if self.uring.completion().is_empty() {
-            return;
+        if self.direct.in_flight() > 0 {
+            self.direct.reap(out);
         }
-        loop {
-            let Some(entry) = self.uring.completion().next() else { return };
-            let (token, result) = (Token(entry.user_data()), entry.result());
-            let more = io_uring::cqueue::more(entry.flags());
-            match token.owner() {
-                WAKE => {
-                    self.waker.clear();
-                    if !more {
-                        self.arm_waker();
-                    }
-                    if self.jobs > 0 {
-                        self.take_outcomes(out);
-                    }
-                }
-                IGNORE => {}
-                SLOT => {
-                    self.in_flight -= 1;
-                    let event = self.slot_event(token.value() as u32, result);
-                    out.push(event);
-                }
-                _ => {
-                    self.in_flight -= 1;
-                    out.push(RingEvent { token, result, buffers: Buffers::None });
-                }
-            }
+        if !self.uring.completion().is_empty() {
+            self.reap_entries(out);
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight
+        self.in_flight + self.direct.in_flight()
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
