@@ -5,6 +5,7 @@
 #[cfg(all(test, not(loom)))]
 mod histories;
 mod store;
+mod stream;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod zeroing;

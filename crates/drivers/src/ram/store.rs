@@ -11,6 +11,7 @@
 
 #![allow(unsafe_code, reason = "its memory is copied to and from without a lock")]
 
+use super::stream::WriteCopy;
 use drystone_core::extent::ExtentList;
 use drystone_core::{Bio, BioFlags, Error, Extent, Op, Result, Status};
 use drystone_queue::{INLINE_BYTES_MAX, Request};
@@ -142,7 +143,11 @@ impl RamStore {
         unsafe {
             match bio.op {
                 Op::Read => std::ptr::copy(place, segment.ptr, segment.len),
-                Op::Write => std::ptr::copy(segment.ptr, place, segment.len),
+                Op::Write => {
+                    let copy = WriteCopy::of(bio.bytes);
+                    copy.put(segment.ptr, place, segment.len);
+                    copy.end();
+                }
                 _ => return None,
             }
         }
@@ -166,11 +171,13 @@ impl RamStore {
     #[inline]
     fn write(&self, rq: &Request, offset: usize) {
         let mut to = self.base.as_ptr().wrapping_add(offset);
+        let copy = WriteCopy::of(rq.unit.bytes);
         rq.each_segment(|s| {
             // SAFETY: as for read.
-            unsafe { std::ptr::copy(s.ptr, to, s.len) };
+            unsafe { copy.put(s.ptr, to, s.len) };
             to = to.wrapping_add(s.len);
         });
+        copy.end();
         self.mark(offset as u64, rq.unit.bytes);
     }
 
