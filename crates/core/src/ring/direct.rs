@@ -13,7 +13,8 @@
 //! * An operation is in one place: held here, ended here, or handed to the kernel.
 //! * Only operations of the front end, whose events go to the owner alone: whoever visits or
 //!   watches a ring learns nothing of what is here.
-//! * A receive is held for one end of a round ([`Direct::take_old`]), and not beyond a sleep.
+//! * A receive is held for one end of a round ([`Direct::take_old`]), and not beyond a sleep or the
+//!   first operation of another socket: a client that keeps its thread busy holds up nobody.
 
 use super::sockets::{attempt, buffers_of};
 use super::{NetOp, RingEvent, Token};
@@ -105,6 +106,11 @@ impl Direct {
             }
         }
         out.append(&mut self.ended);
+    }
+
+    /// Takes out the held receive for the kernel if it is not of this socket.
+    pub(super) fn take_other(&mut self, fd: RawFd) -> Option<(RawFd, NetOp, Token)> {
+        self.held.take_if(|held| held.fd != fd).map(|held| (held.fd, held.op, held.token))
     }
 
     /// Takes out the held receive for the kernel: the owner sleeps.

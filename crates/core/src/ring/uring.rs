@@ -475,6 +475,9 @@ impl Ring for UringRing {
     }
 
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
+        if let Some((fd, op, token)) = self.direct.take_other(fd) {
+            self.push_net(fd, op, token);
+        }
         if let Some(op) = self.direct.start(fd, op, token) {
             self.push_net(fd, op, token);
         }
