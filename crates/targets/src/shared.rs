@@ -22,6 +22,8 @@ pub(crate) struct Live {
     pub(crate) size_bytes: u64,
     /// New bios are held.
     pub(crate) suspended: bool,
+    /// The epoch of the last suspension. Others follow while it lasts, when a member changes.
+    pub(crate) suspended_since: u64,
     /// The volume was closed; it has no table.
     pub(crate) closed: bool,
     pub(crate) iostats: bool,
@@ -66,6 +68,7 @@ impl Shared {
             limits: Limits { read_only: options.read_only, ..Limits::default() },
             size_bytes: 0,
             suspended: false,
+            suspended_since: 0,
             closed: false,
             iostats: !options.no_iostats,
             io_poll: false,
@@ -91,13 +94,16 @@ impl Shared {
         self.control.lock(&self.control_locks)
     }
 
-    /// The published state, and its epoch.
-    pub(crate) fn published(&self) -> (u64, Arc<Live>) {
-        self.live.get(&self.live_locks)
-    }
-
+    /// The port of a channel that has not read what is published. In a suspension it is quiesced
+    /// from the first: nobody finds a channel in flight that only opens. Whoever found all others
+    /// quiesced had the lock before, so the suspension is seen here.
     pub(crate) fn open_port(&self, doorbell: Arc<Message>) -> Arc<Port> {
-        self.ports.lock(&self.ports_locks).open(doorbell, PortState { quiesced: Quiesced::new() })
+        let mut ports = self.ports.lock(&self.ports_locks);
+        let (live, quiesced) = (self.live(), Quiesced::new());
+        if live.suspended {
+            quiesced.report(live.suspended_since, 0);
+        }
+        ports.open(doorbell, PortState { quiesced })
     }
 
     pub(crate) fn close_port(&self, port: &Arc<Port>) {
@@ -110,7 +116,7 @@ impl Shared {
     }
 
     pub(crate) fn live(&self) -> Arc<Live> {
-        self.published().1
+        self.live.get(&self.live_locks).1
     }
 
     pub(crate) fn publish(&self, change: impl FnOnce(&mut Live)) {
@@ -119,6 +125,14 @@ impl Shared {
             Ok(())
         });
         debug_assert!(published.is_ok());
+    }
+
+    /// Hold new bios from now on.
+    pub(crate) fn suspend(&self) {
+        self.publish(|live| {
+            // The lock under which this change is made is also the one that counts epochs.
+            (live.suspended, live.suspended_since) = (true, self.live.epoch() + 1);
+        });
     }
 
     pub(crate) fn kick_all(&self) {

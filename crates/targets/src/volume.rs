@@ -77,7 +77,7 @@ impl Volume {
     pub fn start_suspend(&self) {
         let control = self.control();
         if !self.shared.live().suspended {
-            self.shared.publish(|live| live.suspended = true);
+            self.shared.suspend();
             drop(control);
             self.shared.kick_all();
         }
@@ -86,10 +86,11 @@ impl Volume {
     /// Have every context look at the suspension. True if all I/O from before it has ended; false
     /// also if the volume is not suspended. Does not wait: ask again.
     pub fn is_quiesced(&self) -> bool {
-        let (epoch, live) = self.shared.published();
+        let live = self.shared.live();
         if !live.suspended {
             return false;
         }
+        let epoch = live.suspended_since;
         let ports = self.shared.ports();
         let late: Vec<_> = ports.iter().filter(|port| !port.quiesced.is_since(epoch)).collect();
         late.iter().for_each(|port| port.doorbell().clone().send_and_kick());

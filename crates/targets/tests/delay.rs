@@ -384,11 +384,13 @@ fn what_waits_goes_on_when_a_suspension_begins() {
     assert_eq!(rig.advance(1000 * MS), [10]);
 }
 
-struct Stops<'a>(&'a AtomicBool);
+/// Lets the threads of a storm come to their end, and their I/O out of a suspension.
+struct Stops<'a>(&'a AtomicBool, &'a Volume);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
+        self.1.cancel_suspend();
     }
 }
 
@@ -437,7 +439,7 @@ fn a_storm_of_swaps_over_what_waits() {
             });
         }
         // Also if the test fails here: then they come to an end within some minutes.
-        let stops = Stops(&stop);
+        let stops = Stops(&stop, &volume);
         let swap = |n: usize| {
             volume.load(table(tables[n % tables.len()]));
             volume.start_suspend();

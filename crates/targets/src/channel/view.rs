@@ -287,8 +287,8 @@ mod tests {
     fn a_suspension_is_reported_by_the_epoch_that_was_seen() {
         let shared = shared();
         with_view(&shared.clone(), move |view, env| {
-            shared.publish(|live| live.suspended = true);
-            let epoch = shared.published().0;
+            shared.suspend();
+            let epoch = shared.live().suspended_since;
             let is_quiesced = || shared.ports().iter().all(|port| port.quiesced.is_since(epoch));
             view.report(env);
             assert!(!is_quiesced(), "the view has not seen it");
@@ -296,6 +296,28 @@ mod tests {
             view.replace(live);
             view.report(env);
             assert!(is_quiesced());
+            shared.publish(|live| live.iostats = false);
+            assert!(shared.live().suspended_since == epoch && is_quiesced(), "another change");
+        });
+    }
+
+    /// A thread that opens a channel between the look at all ports and the swap has nothing in
+    /// flight.
+    #[test]
+    fn a_channel_that_opens_in_a_suspension_is_quiesced_at_once() {
+        let shared = shared();
+        with_view(&shared.clone(), move |view, env| {
+            let open =
+                |env: &mut Env| shared.open_port(Message::to(env.handle(), view.channel(), 0));
+            let before = open(env);
+            shared.suspend();
+            let epoch = shared.live().suspended_since;
+            let after = open(env);
+            assert!(!before.quiesced.is_since(epoch), "it may have begun I/O");
+            assert!(after.quiesced.is_since(epoch));
+            shared.publish(|live| live.suspended = false);
+            shared.suspend();
+            assert!(!after.quiesced.is_since(shared.live().suspended_since), "the next one");
         });
     }
 
