@@ -34,7 +34,7 @@ impl Files {
         Files::watched(Server::start_in(folder, stack, &[]))
     }
 
-    /// A server that is killed after [`WATCHDOG`].
+    /// A server that is killed after some minutes.
     pub fn watched(server: Server) -> Files {
         let (pid, (watchdog, end)) = (server.pid().to_string(), channel::<()>());
         thread::spawn(move || {

@@ -169,6 +169,34 @@ fn a_second_signal_during_a_start_leaves_nothing() {
     }
 }
 
+/// What a device holds is read for a hint. A server that is killed meanwhile ends: the kernel waits
+/// for the reads of a device that it closes, and it is the server that answers them.
+#[test]
+fn a_server_that_is_killed_while_its_device_is_read_ends() {
+    if !has_loop() {
+        return;
+    }
+    const SECTORS: u64 = (64 << 20) / 512;
+    let stack = format!(
+        "[device.d]\ntype = \"ram\"\nsize = \"64MiB\"\n[device.v]\ntable = \"0 {SECTORS} delay d \
+         0 600000 d 0 0\"\n[export.vol]\ndevice = \"v\"\nfuse = \"DIR/vol.img\"\nfuse_loop = true\n"
+    );
+    let mut server = Server::spawn_in(&new_folder(), &stack, &[]);
+    let dir = server.dir().to_str().expect("UTF-8").to_owned();
+    let is_read = || {
+        thread::sleep(Duration::from_millis(100));
+        let told = server.ask(&["status", "v"]);
+        told.succeeded && told.stdout.split(' ').nth(3) != Some("0")
+    };
+    assert!((0..LOOKS).any(|_| is_read()), "nobody reads the device\n{}", server.messages());
+    let found = attachments(&dir);
+    server.signal("KILL");
+    assert!(!server.wait().success());
+    let device = found.first().and_then(|found| found.split(' ').next()).expect("a loop device");
+    let device = device.replace("/sys/block", "/dev");
+    shell(server.dir(), "umount -l vol.img && losetup -d \"$1\"", &[&device]).ok();
+}
+
 /// A loop device whose file was unmounted lazily is not found by the next start, which says so.
 #[test]
 fn a_loop_device_without_a_path_is_told_of() {

@@ -1,12 +1,16 @@
 //! Hints for the use of a loop device: to mount the file system that is there, or to make one where
 //! nothing is.
+//!
+//! Invariant: no thread of this process has the device open. It is this process that answers its
+//! reads: if it is killed meanwhile, the close of the device waits for the reads, and the kernel
+//! gives them up only when all threads of the process are gone.
 
-use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::FileExt as _;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
-
 use std::time::Duration;
 
 use drystone_core::threads;
@@ -20,23 +24,37 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn hint(device: &Path) -> Option<String> {
     let (tell, told) = channel();
     let own = device.to_owned();
-    let look = move || _ = tell.send(contents(&own));
+    let look = move || _ = tell.send(sectors(&own).and_then(|size| contents(&own, size)));
     threads::start("hint", look).ok()?;
     let contents = told.recv_timeout(PATIENCE).ok()?.ok()?;
     let name = device.file_name()?.to_string_lossy();
-    let flag = std::fs::read_to_string(format!("/sys/class/block/{name}/ro")).ok()?;
+    let flag = fs::read_to_string(format!("/sys/class/block/{name}/ro")).ok()?;
     command(&device.display().to_string(), &contents, flag.trim() == "1")
 }
 
-fn contents(device: &Path) -> io::Result<Contents> {
-    let mut file = File::open(device)?;
-    let bytes = file.seek(SeekFrom::End(0))?;
-    let mut head = vec![0; bytes.min(HEAD_BYTES as u64) as usize];
-    file.read_exact_at(&mut head, 0)?;
-    let mut tail = vec![0; bytes.min(TAIL_BYTES as u64) as usize];
-    let from = bytes - tail.len() as u64;
-    file.read_exact_at(&mut tail, from)?;
-    Ok(identify(&head, &tail, bytes / 512))
+fn contents(device: &Path, sectors: u64) -> io::Result<Contents> {
+    let head = end("head", HEAD_BYTES, sectors, device)?;
+    let tail = end("tail", TAIL_BYTES, sectors, device)?;
+    Ok(identify(&head, &tail, sectors))
+}
+
+fn sectors(device: &Path) -> io::Result<u64> {
+    let name = device.file_name().unwrap_or_default();
+    let size = fs::read_to_string(Path::new("/sys/class/block").join(name).join("size"))?;
+    size.trim().parse().map_err(io::Error::other)
+}
+
+/// The first bytes of the device, or the last, by a program of coreutils.
+fn end(program: &str, bytes: usize, sectors: u64, device: &Path) -> io::Result<Vec<u8>> {
+    let bytes = (sectors * 512).min(bytes as u64);
+    let mut command = Command::new(program);
+    command.args(["-c", &bytes.to_string(), "--"]).arg(device);
+    // A signal for us must not end it half-way.
+    let output = command.process_group(0).stdin(Stdio::null()).output()?;
+    match output.stdout.len() as u64 == bytes {
+        true => Ok(output.stdout),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 fn command(device: &str, contents: &Contents, is_read_only: bool) -> Option<String> {
@@ -60,6 +78,8 @@ fn is_file_system(what: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt as _;
 
     #[test]
     fn what_is_there_is_never_to_be_overwritten() {
@@ -82,9 +102,10 @@ mod tests {
         let path = folder.path().join("xfs.img");
         let image = File::create(&path).unwrap();
         image.set_len(4096).unwrap();
-        assert!(matches!(contents(&path), Ok(Contents::Blank)));
+        assert!(matches!(contents(&path, 8), Ok(Contents::Blank)));
         image.write_all_at(b"XFSB", 0).unwrap();
-        let found = contents(&path).unwrap();
+        assert!(contents(&path, 9).is_err(), "it is shorter");
+        let found = contents(&path, 8).unwrap();
         assert!(
             matches!(found, Contents::Known(what) if what.contains("file system")),
             "{found:?}"
