@@ -27,6 +27,8 @@ drystone-core  wake_order          loom_wake_ends_a_wait
 drystone-core  wake_release        loom_wake_ends_a_wait
 drystone-core  wake_store          loom_wake_ends_waits_of_two
 drystone-core  pending_clear       loom_pending
+drystone-core  handover_tell       loom_handover
+drystone-core  handover_done       loom_handover
 drystone-core  quiesced_in_flight     loom_quiesced
 drystone-core  quiesced_epoch         loom_quiesced
 drystone-core  turn_publish_fence  loom_turn

@@ -168,6 +168,7 @@ impl Server {
         let mut unregistered = None;
         for (number, mut cx) in contexts.into_iter().enumerate() {
             cx.follow_poll_mode(self.stack.poll_switch().clone());
+            cx.own_thread();
             let mut worker = Worker::new(cx, self.inboxes[number].clone());
             worker.share_budget(self.budget.clone());
             if let Err(error) = worker.register_memory(REGISTERED_BYTES) {

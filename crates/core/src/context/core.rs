@@ -529,6 +529,9 @@ impl ContextCore {
             PollMode::Poll => {
                 self.poll_for_news(handle, deadline, Ns::MAX);
             }
+            PollMode::Adaptive if self.env.ring.needs_core() && !self.must_poll() => {
+                self.sleep(handle, self.until(deadline));
+            }
             PollMode::Adaptive => self.poll_or_sleep(handle, deadline),
         }
         self.tick_channels();
@@ -551,7 +554,7 @@ impl ContextCore {
             self.waiting.slept(until);
             self.env.ring.wait(until);
         } else {
-            self.env.ring.submit();
+            self.env.ring.end_round();
         }
         handle.parking().unpark();
         handle.take_wake();

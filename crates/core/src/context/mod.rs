@@ -222,6 +222,13 @@ impl Context {
         Call::begin(&self.handle).core().waiting.follow(switch);
     }
 
+    /// From now on, this context is used by a thread that does nothing else: it comes back to
+    /// [`Context::wait`] after each round. The context may choose the processor it runs on while it
+    /// sleeps there ([`crate::ring::Ring::own_thread`]).
+    pub fn own_thread(&mut self) {
+        Call::begin(&self.handle).core().env.ring.own_thread();
+    }
+
     /// The poll mode.
     pub fn poll_mode(&self) -> PollMode {
         Call::begin(&self.handle).core().waiting.mode()

@@ -38,6 +38,8 @@ pub(super) struct Direct {
     ended: Vec<RingEvent>,
     /// The owner polls.
     is_polled: bool,
+    /// It has polled since it last slept.
+    was_polled: bool,
     /// The socket of the last operation.
     last: RawFd,
     /// Operations in a row of that socket before it, at most [`ALONE_MIN`].
@@ -52,6 +54,7 @@ impl Direct {
             held: None,
             ended: Vec::new(),
             is_polled: false,
+            was_polled: false,
             last: -1,
             in_a_row: 0,
             vectors: Vec::new(),
@@ -77,6 +80,11 @@ impl Direct {
     fn count_in_a_row(&mut self, fd: RawFd) -> bool {
         self.in_a_row = if fd == self.last { (self.in_a_row + 1).min(ALONE_MIN) } else { 0 };
         self.last = fd;
+        self.is_alone()
+    }
+
+    /// True if the front end has only one client, as far as operations tell.
+    pub(super) fn is_alone(&self) -> bool {
         self.in_a_row == ALONE_MIN
     }
 
@@ -93,6 +101,7 @@ impl Direct {
     /// The owner begins to poll, or ends it.
     pub(super) fn set_polling(&mut self, polls: bool) {
         self.is_polled = polls;
+        self.was_polled = true;
     }
 
     /// Moves the events to `out`. While the owner polls, tries the held receive before.
@@ -113,8 +122,14 @@ impl Direct {
         self.held.take_if(|held| held.fd != fd).map(|held| (held.fd, held.op, held.token))
     }
 
+    /// True if there is a receive that may wait for one short sleep, since its owner will poll.
+    pub(super) fn keeps(&mut self) -> bool {
+        std::mem::take(&mut self.was_polled) && self.held.is_some()
+    }
+
     /// Takes out the held receive for the kernel: the owner sleeps.
     pub(super) fn take_held(&mut self) -> Option<(RawFd, NetOp, Token)> {
+        self.was_polled = false;
         self.held.take().map(|held| (held.fd, held.op, held.token))
     }
 

@@ -315,7 +315,7 @@ pub(crate) fn drop_on_helper(thing: Box<dyn Send>, user: &LockCounters) {
 }
 
 /// Run `op` on `fd` and return what io_uring would: a count, or a negative errno.
-fn run(fd: RawFd, op: FileOp) -> i32 {
+pub(super) fn run(fd: RawFd, op: FileOp) -> i32 {
     loop {
         let result = once(fd, op);
         if result != -libc::EINTR {

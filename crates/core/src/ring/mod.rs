@@ -13,15 +13,23 @@
 #![allow(unsafe_code, reason = "io_uring takes addresses that must outlive the operation")]
 
 pub(crate) mod bell;
+mod cores;
 mod direct;
 mod engine;
+mod entries;
 mod epoll;
 mod eventfd;
+mod handover;
 mod helpers;
+mod local;
+#[cfg(all(test, not(loom)))]
+mod local_tests;
 mod operation;
 pub mod plain;
 pub mod polled;
 mod query;
+mod registered;
+mod slots;
 mod sockets;
 #[cfg(all(test, not(loom)))]
 mod tests;
@@ -50,6 +58,26 @@ pub trait Ring: Send {
     /// # Safety
     /// The memory that `op` names and `file` must stay valid until the event with `token` came.
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token);
+
+    /// The same for an operation that the kernel does not do without waiting, so that it hands it
+    /// to a thread. A write may stay in memory beyond [`Ring::submit`], until [`Ring::wait`].
+    ///
+    /// # Safety
+    /// As for [`Ring::file`].
+    unsafe fn waiting_file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        // SAFETY: the caller's promise.
+        unsafe { self.file(file, op, token) }
+    }
+
+    /// From now on, what uses the ring is a thread that does nothing else: after each round it
+    /// comes to [`Ring::wait`], and what processors it runs on is the ring's to choose meanwhile.
+    fn own_thread(&mut self) {}
+
+    /// True if work of this ring needs the core of the thread that uses it. A poll would keep it
+    /// from that.
+    fn needs_core(&self) -> bool {
+        false
+    }
 
     /// Make `fd` known to the ring, which saves the kernel a look-up for each operation. Falls
     /// back to the descriptor itself. Undone by [`Ring::unregister`].

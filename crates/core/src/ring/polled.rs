@@ -5,7 +5,7 @@
 //! memory that they point at until their event came. One thread at a time uses it, like the
 //! context's own ring.
 
-use super::uring::file_entry;
+use super::entries::file_entry;
 use super::{Buffers, FileOp, RingEvent, RingFile, Token};
 use crate::error::{Error, Result};
 use io_uring::IoUring;

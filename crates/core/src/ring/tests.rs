@@ -62,7 +62,7 @@ fn token(value: u64) -> Token {
     Token::new(OWNER.get(), value)
 }
 
-fn temp_file() -> std::fs::File {
+pub(super) fn temp_file() -> std::fs::File {
     let name = std::ffi::CString::new("ring").unwrap();
     // SAFETY: the name lives for the call; the descriptor is ours alone.
     unsafe { std::fs::File::from_raw_fd(libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC)) }

@@ -1,9 +1,7 @@
 //! The ring on io_uring.
 //!
 //! Invariants:
-//! * Memory that the kernel refers to stays: buffers of socket operations and time specifications
-//!   live in `slots` until their completion entry came. A ring that is dropped with operations in
-//!   flight leaks them on purpose.
+//! * Memory that the kernel refers to stays in `slots` until its completion entry came.
 //! * No `SINGLE_ISSUER`, `DEFER_TASKRUN` or `COOP_TASKRUN`: a visitor must be able to submit
 //!   and reap while the owner's thread is away, and completions must be posted although it
 //!   makes no system call.
@@ -11,14 +9,18 @@
 //!   this ring's descriptor, which shows no news but its own.
 //! * Outcomes of helper threads lie in `outbox` until a reap after their wake-up. Without jobs
 //!   there nothing looks into it, so no lock is taken.
-//! * Sends and receives of a front end may be in `direct`, of which the kernel knows nothing;
-//!   before the owner sleeps it is handed what is held there.
+//! * Sends and receives of a front end may be in `direct`, and writes in `local`, of which the
+//!   kernel knows nothing; before the owner sleeps it is handed the receive that is held there.
 //! * The wake-up descriptor has one multishot poll in the ring, so a wake-up is an entry like
 //!   any other, and the ring's own descriptor shows it to watchers.
 
 use super::direct::Direct;
+use super::entries::file_entry;
 use super::eventfd::EventFd;
 use super::helpers::{Job, Outbox, Pool};
+use super::local::Local;
+use super::registered::Registered;
+use super::slots::Slots;
 use super::watches::Watches;
 use super::{Buffers, FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use crate::buf::Arena;
@@ -27,70 +29,34 @@ use crate::error::{Error, Result};
 use crate::sync::LockCounters;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 const SQ_ENTRIES: u32 = 256;
 const CQ_ENTRIES: u32 = 4096;
-/// Places in the table of registered memory.
-const ARENAS: u32 = 16;
-/// Places in the table of registered files.
-const FILES: u32 = 256;
-
-/// Of several rings that wait for one descriptor a single one is woken, where its driver wakes so.
-const POLL_IN_ALONE: u32 = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
+/// How long a receive is held while writes are under way on the same core.
+const KEPT_NS: Ns = 200_000;
 
 /// Owner numbers of tokens that never leave this module.
 const SLOT: u16 = Token::CONTEXT - 1;
 const WAKE: u16 = Token::CONTEXT - 2;
 const IGNORE: u16 = Token::CONTEXT - 3;
 
-/// Memory that the kernel may still refer to for one operation.
-enum Slot {
-    Free { next: u32 },
-    Net { token: Token, buffers: Buffers, message: Box<Message>, accept: bool },
-    Timer { token: Token, at: Box<types::Timespec> },
-}
-
-/// Header and vectors of a gathered send; kept with its slot to save the allocations.
-struct Message {
-    header: libc::msghdr,
-    vectors: Vec<libc::iovec>,
-}
-
-// SAFETY: the pointers lead to memory that the same slot owns.
-unsafe impl Send for Message {}
-
-impl Default for Message {
-    fn default() -> Self {
-        // SAFETY: a msghdr of zeroes is a message without anything.
-        Message { header: unsafe { std::mem::zeroed() }, vectors: Vec::new() }
-    }
-}
-
-const NO_SLOT: u32 = u32::MAX;
-
 /// A ring on io_uring.
 pub struct UringRing {
     uring: IoUring,
     waker: Arc<EventFd>,
-    slots: Vec<Slot>,
-    free: u32,
-    #[allow(clippy::vec_box, reason = "the kernel has their addresses while they are in slots")]
-    spare_messages: Vec<Box<Message>>,
+    slots: Slots,
     /// Entries that found the submission queue full.
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     unsubmitted: bool,
     direct: Direct,
+    local: Local,
     watches: Watches,
     /// Events of watches.
     news: Vec<RingEvent>,
-    free_files: Vec<u32>,
-    /// The descriptors of the registered files, by place.
-    files: Vec<RawFd>,
-    /// Registered memory, by its place in the ring's table.
-    memory: Vec<Arc<Arena>>,
+    registered: Registered,
     /// The outcomes of helper threads.
     outbox: Arc<Outbox>,
     /// Jobs that the next submit hands to them.
@@ -125,29 +91,23 @@ impl UringRing {
                 "this kernel's io_uring is too old (5.11 or later is needed)",
             ));
         }
-        let registered = uring.submitter().register_files_sparse(FILES).is_ok();
-        // Without the table, registering memory is refused later, with the kernel's reason.
-        let _ = uring.submitter().register_buffers_sparse(ARENAS);
         let waker = EventFd::new()?;
         let mut ring = UringRing {
             watches: Watches::new(uring.as_raw_fd()),
+            registered: Registered::new(&uring),
             uring,
             direct: Direct::new(),
+            local: Local::default(),
             outbox: Outbox::new(waker.clone()),
             waker,
             unasked: Vec::new(),
             jobs: 0,
             locks: LockCounters::new(clock.clone()),
-            slots: Vec::new(),
-            free: NO_SLOT,
-            spare_messages: Vec::new(),
+            slots: Slots::new(),
             backlog: VecDeque::new(),
             in_flight: 0,
             unsubmitted: false,
             news: Vec::new(),
-            memory: Vec::new(),
-            files: vec![-1; FILES as usize],
-            free_files: if registered { (0..FILES).rev().collect() } else { Vec::new() },
             clock,
         };
         // Handed to the kernel by the first wait: it has work done for an entry by the thread that
@@ -177,68 +137,22 @@ impl UringRing {
         unsafe { self.uring.submission().push(entry) }.is_ok()
     }
 
-    /// The registered memory that an operation's segment lies in.
-    fn place_of(&self, op: &FileOp) -> Option<u16> {
-        let (FileOp::Read { segment, .. } | FileOp::Write { segment, .. }) = op else {
-            return None;
-        };
-        let inside = |arena: &Arc<Arena>| {
-            let all = arena.segment();
-            let start = (segment.ptr as usize).wrapping_sub(all.ptr as usize);
-            start < all.len && segment.len <= all.len - start
-        };
-        self.memory.iter().position(inside).map(|place| place as u16)
-    }
-
-    fn take_slot(&mut self, slot: Slot) -> u32 {
-        if self.free == NO_SLOT {
-            self.slots.push(slot);
-            return self.slots.len() as u32 - 1;
-        }
-        let index = self.free;
-        let Slot::Free { next } = self.slots[index as usize] else { unreachable!("free list") };
-        self.free = next;
-        self.slots[index as usize] = slot;
-        index
-    }
-
-    fn free_slot(&mut self, index: u32) -> Slot {
-        let slot =
-            std::mem::replace(&mut self.slots[index as usize], Slot::Free { next: self.free });
-        self.free = index;
-        slot
-    }
-
-    fn slot_event(&mut self, index: u32, result: i32) -> RingEvent {
-        match self.free_slot(index) {
-            Slot::Net { token, message, accept: true, .. } if result >= 0 => {
-                self.spare_messages.push(message);
-                // SAFETY: the kernel made this descriptor for us alone.
-                let socket = unsafe { OwnedFd::from_raw_fd(result) };
-                RingEvent { token, result: 0, buffers: Buffers::Socket(socket) }
-            }
-            Slot::Net { token, buffers, mut message, .. } => {
-                message.vectors.clear();
-                self.spare_messages.push(message);
-                RingEvent { token, result, buffers }
-            }
-            Slot::Timer { token, at } => {
-                drop(at);
-                let result = if result == -libc::ETIME { 0 } else { result };
-                RingEvent { token, result, buffers: Buffers::None }
-            }
-            Slot::Free { .. } => unreachable!("an entry for a slot comes once"),
-        }
-    }
-
     /// Hand a socket operation to the kernel.
     fn push_net(&mut self, fd: RawFd, op: NetOp, token: Token) {
-        let message = self.spare_messages.pop().unwrap_or_default();
-        let accept = matches!(op, NetOp::Accept);
-        let index = self.take_slot(Slot::Net { token, buffers: Buffers::None, message, accept });
-        let entry = self.net_entry(index, fd, op);
+        let (index, entry) = self.slots.net(fd, op, token);
         self.in_flight += 1;
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
+    }
+
+    /// The owner sleeps. The kernel gets the held receive, unless a write ends in a moment: then it
+    /// stays for [`KEPT_NS`]. Returns for how long to sleep.
+    fn keep_receive(&mut self, timeout: Option<Ns>) -> Option<Ns> {
+        let is_long = timeout.is_none_or(|ns| ns > KEPT_NS);
+        if is_long && self.local.in_flight() > 0 && self.direct.keeps() {
+            return Some(KEPT_NS);
+        }
+        self.push_held();
+        timeout
     }
 
     fn push_held(&mut self) {
@@ -247,40 +161,17 @@ impl UringRing {
         }
     }
 
-    /// Build the entry of a socket operation whose buffers rest in slot `index`.
-    fn net_entry(&mut self, index: u32, fd: RawFd, op: NetOp) -> squeue::Entry {
-        let fd = types::Fd(fd);
-        let Slot::Net { buffers, message, .. } = &mut self.slots[index as usize] else {
-            unreachable!("just made")
-        };
-        match op {
-            NetOp::Accept => opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut())
-                .flags(libc::SOCK_CLOEXEC)
-                .build(),
-            NetOp::PollIn => opcode::PollAdd::new(fd, POLL_IN_ALONE).build(),
-            NetOp::Recv { buf, range } => {
-                let segment = buf.segment(range);
-                *buffers = Buffers::One(buf);
-                opcode::Recv::new(fd, segment.ptr, segment.len as u32).build()
-            }
-            NetOp::Send { parts } if parts.len() == 1 => {
-                let segment = parts[0].buf.segment(parts[0].range.clone());
-                *buffers = Buffers::Parts(parts);
-                opcode::Send::new(fd, segment.ptr, segment.len as u32)
-                    .flags(libc::MSG_NOSIGNAL)
-                    .build()
-            }
-            NetOp::Send { parts } => {
-                message.vectors.extend(parts.iter().map(|p| {
-                    let s = p.buf.segment(p.range.clone());
-                    libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
-                }));
-                message.header.msg_iov = message.vectors.as_mut_ptr();
-                message.header.msg_iovlen = message.vectors.len();
-                *buffers = Buffers::Parts(parts);
-                opcode::SendMsg::new(fd, &message.header).flags(libc::MSG_NOSIGNAL as u32).build()
-            }
+    /// Hand the writes to the kernel that no helper got.
+    fn push_writes(&mut self) {
+        while let Some((fd, op, token)) = self.local.take_held() {
+            self.push_file(RingFile::Fd(fd), op, token);
         }
+    }
+
+    fn push_file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        self.in_flight += 1;
+        let memory = self.registered.place_of(&op);
+        self.push(file_entry(file, op, memory).user_data(token.0));
     }
 
     /// A job for the helper threads.
@@ -348,8 +239,7 @@ impl UringRing {
                 IGNORE => {}
                 SLOT => {
                     self.in_flight -= 1;
-                    let event = self.slot_event(token.value() as u32, result);
-                    out.push(event);
+                    out.push(self.slots.end(token.value() as u32, result));
                 }
                 _ => {
                     self.in_flight -= 1;
@@ -370,108 +260,44 @@ impl UringRing {
     }
 }
 
-/// Build the entry for `op`; a macro, because descriptor and registered index differ in type
-/// and the crate's trait for both is sealed.
-macro_rules! file_entry {
-    ($fd:expr, $op:expr, $memory:expr) => {
-        match $op {
-            FileOp::Read { segment, offset } => match $memory {
-                Some(place) => opcode::ReadFixed::new($fd, segment.ptr, segment.len as u32, place)
-                    .offset(offset)
-                    .build(),
-                None => {
-                    opcode::Read::new($fd, segment.ptr, segment.len as u32).offset(offset).build()
-                }
-            },
-            FileOp::Write { segment, offset, dsync } if $memory.is_some() => {
-                let place = $memory.unwrap_or_default();
-                opcode::WriteFixed::new($fd, segment.ptr, segment.len as u32, place)
-                    .offset(offset)
-                    .rw_flags(sync_flag(dsync))
-                    .build()
-            }
-            FileOp::Write { segment, offset, dsync } => {
-                opcode::Write::new($fd, segment.ptr, segment.len as u32)
-                    .offset(offset)
-                    .rw_flags(sync_flag(dsync))
-                    .build()
-            }
-            FileOp::Readv { iovecs, count, offset } => {
-                opcode::Readv::new($fd, iovecs, count).offset(offset).build()
-            }
-            FileOp::Writev { iovecs, count, offset, dsync } => {
-                opcode::Writev::new($fd, iovecs, count)
-                    .offset(offset)
-                    .rw_flags(sync_flag(dsync))
-                    .build()
-            }
-            FileOp::DataSync => opcode::Fsync::new($fd).flags(types::FsyncFlags::DATASYNC).build(),
-            FileOp::Allocate { mode, offset, length } => {
-                opcode::Fallocate::new($fd, length).offset(offset).mode(mode).build()
-            }
-            FileOp::Discard { .. } => unreachable!("a helper does it"),
-        }
-    };
-}
-
-fn sync_flag(dsync: bool) -> i32 {
-    if dsync { libc::RWF_DSYNC } else { 0 }
-}
-
-pub(super) fn file_entry(file: RingFile, op: FileOp, memory: Option<u16>) -> squeue::Entry {
-    match file {
-        RingFile::Fd(fd) => file_entry!(types::Fd(fd), op, memory),
-        RingFile::Registered(index) => file_entry!(types::Fixed(index), op, memory),
-    }
-}
-
 impl Ring for UringRing {
     unsafe fn file(&mut self, file: RingFile, op: FileOp, token: Token) {
         if let FileOp::Discard { .. } = op {
-            let fd = match file {
-                RingFile::Fd(fd) => fd,
-                RingFile::Registered(index) => self.files[index as usize],
-            };
-            return self.hand_over(Job::file(fd, op, token, &self.outbox));
+            return self.hand_over(Job::file(
+                self.registered.descriptor(file),
+                op,
+                token,
+                &self.outbox,
+            ));
         }
-        self.in_flight += 1;
-        let memory = self.place_of(&op);
-        self.push(file_entry(file, op, memory).user_data(token.0));
+        self.push_file(file, op, token);
+    }
+
+    unsafe fn waiting_file(&mut self, file: RingFile, op: FileOp, token: Token) {
+        let fd = self.registered.descriptor(file);
+        if !self.direct.is_alone() || !self.local.hold(fd, op, token) {
+            self.push_file(file, op, token);
+        }
+    }
+
+    fn own_thread(&mut self) {
+        self.local.own_thread();
+    }
+
+    fn needs_core(&self) -> bool {
+        self.local.in_flight() > 0
     }
 
     fn register(&mut self, fd: RawFd) -> RingFile {
-        let Some(index) = self.free_files.pop() else { return RingFile::Fd(fd) };
-        match self.uring.submitter().register_files_update(index, &[fd]) {
-            Ok(_) => {
-                self.files[index as usize] = fd;
-                RingFile::Registered(index)
-            }
-            Err(_) => {
-                self.free_files.push(index);
-                RingFile::Fd(fd)
-            }
-        }
+        self.registered.file(&self.uring, fd)
     }
 
     fn register_memory(&mut self, arena: Arc<Arena>) -> Result<()> {
-        let place = self.memory.len() as u32;
-        if place == ARENAS {
-            return Err(Error::invalid(format!("a ring registers memory {ARENAS} times")));
-        }
-        let all = arena.segment();
-        let vector = libc::iovec { iov_base: all.ptr.cast(), iov_len: all.len };
-        // SAFETY: the arena's memory stays as long as the ring, which keeps a reference.
-        unsafe { self.uring.submitter().register_buffers_update(place, &[vector], None) }
-            .map_err(|e| Error::os("memory cannot be registered with io_uring", e))?;
-        self.memory.push(arena);
-        Ok(())
+        self.registered.memory(&self.uring, arena)
     }
 
     fn unregister(&mut self, file: RingFile) {
-        if let RingFile::Registered(index) = file {
-            let _ = self.uring.submitter().register_files_update(index, &[-1]);
-            self.free_files.push(index);
-        }
+        self.registered.forget(&self.uring, file);
     }
 
     fn net(&mut self, fd: RawFd, op: NetOp, token: Token) {
@@ -488,12 +314,7 @@ impl Ring for UringRing {
     }
 
     fn timer(&mut self, at: Ns, token: Token) {
-        let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
-        let index = self.take_slot(Slot::Timer { token, at: Box::new(spec) });
-        // The address that the kernel gets is taken where the box stays until it is done: a box
-        // that moves ends the right to addresses that were taken before.
-        let Slot::Timer { at, .. } = &self.slots[index as usize] else { unreachable!("just made") };
-        let entry = opcode::Timeout::new(&raw const **at).flags(types::TimeoutFlags::ABS).build();
+        let (index, entry) = self.slots.timer(at, token);
         self.in_flight += 1;
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
     }
@@ -502,11 +323,8 @@ impl Ring for UringRing {
         if self.direct.cancel(|_, other| other == token) {
             return;
         }
-        let slot = self.slots.iter().position(|s| match s {
-            Slot::Net { token: t, .. } | Slot::Timer { token: t, .. } => *t == token,
-            Slot::Free { .. } => false,
-        });
-        let user_data = slot.map_or(token.0, |index| Token::new(SLOT, index as u64).0);
+        let slot = self.slots.find(token);
+        let user_data = slot.map_or(token.0, |index| Token::new(SLOT, index.into()).0);
         let entry = opcode::AsyncCancel::new(user_data).build();
         self.push(entry.user_data(Token::new(IGNORE, 0).0));
     }
@@ -547,11 +365,16 @@ impl Ring for UringRing {
         if let Some((fd, op, token)) = self.direct.take_old() {
             self.push_net(fd, op, token);
         }
+        if self.local.end_round() {
+            self.push_writes();
+        }
         self.submit();
     }
 
     fn set_polling(&mut self, polls: bool) {
         self.direct.set_polling(polls);
+        self.push_writes();
+        self.submit();
     }
 
     fn wait(&mut self, deadline: Option<Ns>) {
@@ -559,8 +382,11 @@ impl Ring for UringRing {
         if has_news || !self.uring.completion().is_empty() {
             return self.submit();
         }
-        self.push_held();
         let timeout = deadline.map(|at| at.saturating_sub(self.clock.now()));
+        if timeout == Some(0) || !self.local.give(&self.waker) {
+            self.push_writes();
+        }
+        let timeout = self.keep_receive(timeout);
         if !self.watches.is_empty() {
             self.submit();
             return self.watches.sleep(timeout, &mut self.news);
@@ -581,13 +407,14 @@ impl Ring for UringRing {
         if self.direct.in_flight() > 0 {
             self.direct.reap(out);
         }
+        self.local.reap(out);
         if !self.uring.completion().is_empty() {
             self.reap_entries(out);
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.in_flight + self.direct.in_flight()
+        self.in_flight + self.direct.in_flight() + self.local.in_flight()
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
@@ -628,8 +455,5 @@ impl Drop for UringRing {
             // though the process has ended they would be locked, and their file system be in use.
             let _ = self.uring.submitter().unregister_files();
         }
-        let busy = |s: &Slot| !matches!(s, Slot::Free { .. });
-        // The kernel may still use what these slots own.
-        self.slots.extract_if(.., |s| busy(s)).for_each(std::mem::forget);
     }
 }

@@ -45,6 +45,7 @@ mod system;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod waits;
 
 pub use backing::Backing;
 pub use offline::OfflineFile;

@@ -13,6 +13,7 @@ use super::system::{
     check_size, extend, file_system, has_known_length, is_at, is_block_device, is_in_memory,
     limit_below, open_fd, size_of, stat, tells_holes, too_long,
 };
+use super::waits::Waits;
 use drystone_core::blocking::Aside;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::AtomicBool;
@@ -123,6 +124,7 @@ impl Ready<'_> {
             alignment,
             notice: access.notice,
             memory_fs: !block_device && is_in_memory(&fd),
+            waits: if alignment.is_direct() { Waits::seldom() } else { Waits::unknown() },
             poll_queues: alignment.is_direct() && has_poll_queues(&fd, block_device),
             punch_hole: AtomicBool::new(can.punch_hole),
             discard: can.discard,

@@ -127,6 +127,16 @@ impl FileQueue {
         (done == segment.len as isize).then_some(Status::Ok)
     }
 
+    /// The first write shows whether writes wait. True if it was done.
+    #[cold]
+    fn attempt(&self, rq: &Request) -> bool {
+        let opened = self.opened(rq);
+        let plain = rq.unit.op == Op::Write && !rq.unit.flags.contains(BioFlags::FUA);
+        let Some(segment) = rq.single_segment().filter(|_| plain) else { return false };
+        // SAFETY: the memory belongs to the request's bio for the length of the call.
+        unsafe { opened.waits.attempt(opened.fd(), segment, rq.offset()) }
+    }
+
     /// The status of a request that ended without the ring.
     fn end_inline(&mut self, rq: &Request, status: Status) -> Status {
         self.over(rq);
@@ -150,6 +160,9 @@ impl FileQueue {
         if let Some(status) = self.in_memory(rq) {
             return Issue::Done(status);
         }
+        if self.opened(rq).waits.is_unknown() && self.attempt(rq) {
+            return Issue::Done(Status::Ok);
+        }
         let op = match rq.unit.op {
             Op::Read | Op::Write => self.data_op(rq),
             Op::Flush => FileOp::DataSync,
@@ -166,11 +179,20 @@ impl FileQueue {
     }
 
     fn start(&self, env: &mut Env, slot: u32, op: FileOp) {
-        let file = self.openings.of(self.transfers[slot as usize].epoch()).file();
+        let opening = self.openings.of(self.transfers[slot as usize].epoch());
+        let file = opening.file();
         // SAFETY: the memory belongs to the request's bios or to `transfers[slot]`, both kept until
         // the request is given back, which happens only in `ring_event`; the descriptor lives
         // in the opening, which this queue keeps while requests are in flight on it.
-        unsafe { env.ring.file(file, op, Env::token(self.channel, slot.into())) }
+        unsafe {
+            let token = Env::token(self.channel, slot.into());
+            match op {
+                FileOp::Write { .. } if opening.opened().waits.is_always() => {
+                    env.ring.waiting_file(file, op, token);
+                }
+                _ => env.ring.file(file, op, token),
+            }
+        }
     }
 
     fn data_op(&mut self, rq: &Request) -> FileOp {
