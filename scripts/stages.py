@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 
-LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", "32", "--batch", "32"]
+# All I/Os of a batch end in its call, so each call submits a full batch.
+BATCH = 32
+LOAD = ["bench", "--device", "null", "--bs", "512", "--depth", str(BATCH), "--batch", str(BATCH)]
 
 # The first match counts: a stage, a pattern of the function, a pattern of the instruction's file.
 STAGES = [
@@ -90,7 +92,8 @@ def counted(program):
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", program, *LOAD]
         subprocess.run([*command, "--runtime", "2s"], check=True, capture_output=True)
         cost, calls = costs(out)
-    ios = next(count for name, count in calls.items() if name.endswith("Env::end_bio"))
+    batches = next(count for name, count in calls.items() if name.endswith("::issue_bios"))
+    ios = BATCH * batches
     stages = collections.Counter()
     for (function, file), instructions in cost.items():
         stages[stage_of(function, file)] += instructions

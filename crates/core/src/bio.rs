@@ -6,6 +6,7 @@
 //!   that a driver still uses.
 //! * A clone borrows its parent's segments. The parent ends only after its last clone ended
 //!   (`remaining` reaches 0), so the borrow never outlives the memory.
+//! * `first` is empty while the segments are elsewhere, in `more` or in a parent.
 //! * `remaining` is touched only with the submitting context in hand (its owner inside a call,
 //!   or a visitor through its gate), so it needs no atomic.
 //! * A volume that only remaps a bio makes no part of it, but leaves its number in the bio's trail.
@@ -107,7 +108,7 @@ pub struct Bio {
     origin: Sector,
     /// Bytes to skip in the segments (clones start inside their parent's memory).
     skip: usize,
-    /// The first segment, the only one of most bios.
+    /// The first segment, the only one of most bios; empty if the segments are elsewhere.
     first: Segment,
     /// The segments when there are more than one, or a clone's view of its parent's.
     view: *const Segment,
@@ -231,7 +232,10 @@ impl Bio {
         match segments {
             [] => self.first = Segment::EMPTY,
             [one] => self.first = *one,
-            many => self.more.extend_from_slice(many),
+            many => {
+                self.first = Segment::EMPTY;
+                self.more.extend_from_slice(many);
+            }
         }
     }
 
@@ -282,10 +286,12 @@ impl Bio {
         (segments, self.skip)
     }
 
-    /// True when the bio's data is the beginning of one segment of its own.
+    /// True when the bio has data, which is the beginning of one segment of its own.
     #[inline]
     pub fn is_contiguous(&self) -> bool {
-        self.view.is_null() && self.more.is_empty() && self.bytes <= self.first.len as u64
+        let is = self.bytes.wrapping_sub(1) < self.first.len as u64;
+        debug_assert!(!is || self.view.is_null() && self.more.is_empty(), "first has no data then");
+        is
     }
 
     /// The only segment, cut to this bio, when there is just one.
@@ -533,6 +539,13 @@ impl Bio {
         self.trail
     }
 
+    /// True if the bio, when it has ended, goes to its submitter as it is: no volume remapped it,
+    /// and it is no part.
+    #[inline(always)]
+    pub fn is_submitters(&self) -> bool {
+        self.trail.is_empty() && matches!(self.end, End::Submitter)
+    }
+
     /// As [`Bio::begin_remap`], and the channel gets the bio back if it fails further down, to
     /// retry it ([`crate::Channel::returned`]): with its status, and where it was before it was
     /// moved. A bio that the channel then ends goes to the submitter. False if that cannot be
@@ -630,7 +643,7 @@ impl Bio {
             (self.view, self.skip) = (std::ptr::null(), 0);
         } else {
             (self.view, self.view_len) = (segments.as_ptr(), segments.len() as u32);
-            self.skip = skip;
+            (self.first, self.skip) = (Segment::EMPTY, skip);
         }
     }
 
@@ -674,6 +687,7 @@ impl Bio {
         (self.buf, self.skip, self.view) = (None, 0, std::ptr::null());
         self.more.clear();
         self.more.extend(bufs.iter().map(|buf| buf.segment(0..buf.len())));
+        self.first = Segment::EMPTY;
         self.bytes = self.more.iter().map(|s| s.len as u64).sum();
         if let [only] = self.more[..] {
             self.first = only;

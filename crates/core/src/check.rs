@@ -4,24 +4,62 @@ use crate::bio::Bio;
 use crate::limits::Limits;
 use crate::op::{BioFlags, Op};
 use crate::status::Status;
+use crate::units::SECTOR_SHIFT;
 
-/// Sectors below this have an offset in bytes that cannot overflow.
-const SECTOR_LIMIT: u64 = 1 << 54;
+/// What decides whether a bio is plain: a copy of a few limits, which a loop can keep in registers.
+#[derive(Clone, Copy)]
+pub struct Plain {
+    size_bytes: u64,
+    block_mask: u64,
+    max_bytes: u64,
+    max_op: u8,
+    special: BioFlags,
+}
 
-/// True for a read or write inside a device of `size_bytes` that needs no further check: none of
-/// the flags `special`, whole blocks, permitted. False says nothing; see [`check`].
+impl Plain {
+    /// Plain bios of a device of `size_bytes` with `limits` have at most `max_bytes` bytes and none
+    /// of the flags `special`.
+    #[inline(always)]
+    pub fn new(limits: &Limits, size_bytes: u64, max_bytes: u32, special: BioFlags) -> Self {
+        Plain {
+            size_bytes,
+            block_mask: u64::from(limits.logical_block_size) - 1,
+            max_bytes: size_bytes.min(max_bytes.into()),
+            max_op: if limits.read_only { Op::Read as u8 } else { Op::Write as u8 },
+            special,
+        }
+    }
+
+    /// True for a read or write inside the device that needs no further check: whole blocks,
+    /// permitted. False says nothing; see [`check`].
+    #[inline(always)]
+    pub fn has(&self, bio: &Bio) -> bool {
+        self.allows(bio.op) && self.has_range_of(bio)
+    }
+
+    /// True for a permitted read or write.
+    #[inline(always)]
+    pub fn allows(&self, op: Op) -> bool {
+        op as u8 <= self.max_op
+    }
+
+    /// As [`Plain::has`], for a bio whose operation is allowed.
+    #[inline(always)]
+    pub fn has_range_of(&self, bio: &Bio) -> bool {
+        // Bits that a shift would lose come back as low ones: then it is no offset of a block.
+        let start = bio.sector.0.rotate_left(SECTOR_SHIFT);
+        // `max_bytes` is not more than the size, so the difference below does not overflow.
+        bio.bytes.wrapping_sub(1) < self.max_bytes
+            && start <= self.size_bytes - bio.bytes
+            && (start | bio.bytes) & self.block_mask == 0
+            && !bio.flags.intersects(self.special)
+    }
+}
+
+/// As [`Plain::has`], with any length.
 #[inline(always)]
 pub fn is_plain(bio: &Bio, limits: &Limits, size_bytes: u64, special: BioFlags) -> bool {
-    let start = bio.sector.bytes();
-    let mask = u64::from(limits.logical_block_size) - 1;
-    bio.op.has_data()
-        // From 1 to a number that cannot overflow below.
-        && bio.bytes.wrapping_sub(1) < u64::from(u32::MAX)
-        && bio.sector.0 < SECTOR_LIMIT
-        && start + bio.bytes <= size_bytes
-        && (start | bio.bytes) & mask == 0
-        && !bio.flags.intersects(special)
-        && !(limits.read_only && bio.op.is_write())
+    Plain::new(limits, size_bytes, u32::MAX, special).has(bio)
 }
 
 /// Checks that a device of `size_bytes` with `limits` can take `bio`.

@@ -109,13 +109,24 @@ impl BioList {
     /// Take the bios at the beginning for which `f` says true, which may change them.
     #[inline(always)]
     pub fn take_while(&mut self, mut f: impl FnMut(&mut Bio) -> bool) -> BioList {
+        self.take_while_next(|bio, _| f(bio))
+    }
+
+    /// The same; `f` also gets the bio behind each.
+    #[inline(always)]
+    pub fn take_while_next(
+        &mut self,
+        mut f: impl FnMut(&mut Bio, Option<&Bio>) -> bool,
+    ) -> BioList {
         let (mut at, mut last, mut len) = (self.head, std::ptr::null_mut::<Bio>(), 0);
         // SAFETY: every bio of the list is owned by it, which is borrowed exclusively.
         while let Some(bio) = unsafe { at.as_mut() } {
-            if !f(bio) {
+            let next = bio.next;
+            // SAFETY: as above; it is another bio than the one that is borrowed to be changed.
+            if !f(bio, unsafe { next.as_ref() }) {
                 break;
             }
-            (last, at, len) = (at, bio.next, len + 1);
+            (last, at, len) = (at, next, len + 1);
         }
         if last.is_null() {
             return BioList::new();

@@ -186,6 +186,13 @@ impl Env {
         }
     }
 
+    /// `bios` (emptied) are over, as for [`Env::end_bio`]. [`Bio::is_submitters`] is true of each.
+    #[inline]
+    pub fn end_submitters(&mut self, bios: &mut BioList) {
+        debug_assert!(bios.iter().all(Bio::is_submitters));
+        self.done.append(bios);
+    }
+
     /// A bio that a channel would have retried has succeeded.
     #[inline]
     fn end_without_retry(&mut self, mut bio: Box<Bio>) {

@@ -2,7 +2,7 @@
 //! bios.
 
 use super::RequestChannel;
-use super::in_flight::Rest;
+use super::in_flight::{InlineRun, Rest};
 use super::retry::prepare_retry;
 use crate::driver::Driver;
 use crate::flush::Next;
@@ -11,7 +11,6 @@ use crate::scheduler::Scheduler;
 use crate::tags::TagBatch;
 use drystone_core::clock::Ns;
 use drystone_core::mistake;
-use drystone_core::op::OpGroup;
 use drystone_core::{Bio, BioFlags, BioList, Env, Status};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
@@ -56,18 +55,18 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         over
     }
 
-    /// Count a request, or a bio without a request, that completed inline.
+    /// Count I/Os that completed inline.
     #[inline(always)]
-    pub(crate) fn count_inline(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+    pub(crate) fn count_inline(&mut self, env: &mut Env, run: InlineRun) {
         let iostats = self.setup.config().iostats;
         let now = || env.time.completion_time();
-        self.flight.count_inline((group, start_ns, bytes), iostats, now);
+        self.flight.count_inline(run, iostats, now);
     }
 
     /// Account one bio, with a clock reading of its own.
-    pub(crate) fn count_alone(&mut self, env: &mut Env, group: OpGroup, start_ns: Ns, bytes: u64) {
+    pub(crate) fn count_alone(&mut self, env: &mut Env, one: &InlineRun) {
         let now = env.time.now();
-        self.flight.count_inline_alone((group, start_ns, bytes), self.setup.config().iostats, now);
+        self.flight.count_inline_alone(one, self.setup.config().iostats, now);
         self.no_longer_busy();
         self.setup.shared().stats.busy.update(now, true, self.flight.is_any());
     }

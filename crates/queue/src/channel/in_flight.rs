@@ -59,12 +59,12 @@ struct Run {
     bytes: u64,
 }
 
-/// Requests of one group that were submitted together and completed inline.
-struct InlineRun {
-    group: OpGroup,
-    start_ns: Ns,
-    count: u64,
-    bytes: u64,
+/// I/Os of one group that were submitted together and completed inline.
+pub(crate) struct InlineRun {
+    pub(crate) group: OpGroup,
+    pub(crate) start_ns: Ns,
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
 }
 
 const GROUPS: [OpGroup; OP_GROUPS] =
@@ -278,7 +278,7 @@ impl InFlight {
         (rq.state, rq.timed_out, rq.status) = (State::Idle, false, status);
         let (group, start_ns, bytes) = (rq.unit.op.group(), rq.unit.start_ns, rq.unit.bytes);
         let ended = take_ended(rq);
-        self.count_inline((group, start_ns, bytes), iostats, now);
+        self.count_inline(InlineRun { group, start_ns, count: 1, bytes }, iostats, now);
         ended
     }
 
@@ -296,39 +296,31 @@ impl InFlight {
         Rest { kind, failure, bios: rq.unit.bios.take() }
     }
 
-    /// Count a request, or a bio without a request, that completed inline. `now` as above.
+    /// Count requests, or bios without a request, that completed inline. `now` as above.
     #[inline(always)]
     pub(crate) fn count_inline(
         &mut self,
-        (group, start_ns, bytes): (OpGroup, Ns, u64),
+        more: InlineRun,
         iostats: bool,
         now: impl FnOnce() -> Ns,
     ) {
         self.completes_inline = true;
-        let count = u64::from(iostats);
+        let more = InlineRun { count: if iostats { more.count } else { 0 }, ..more };
         match &mut self.accounts.inline {
-            Some(run) if run.group == group && run.start_ns == start_ns => {
-                run.count += count;
-                run.bytes += bytes;
+            Some(run) if run.group == more.group && run.start_ns == more.start_ns => {
+                run.count += more.count;
+                run.bytes += more.bytes;
             }
-            _ => {
-                let run = InlineRun { group, start_ns, count, bytes };
-                self.accounts.begin_inline(&self.stats, run, now);
-            }
+            _ => self.accounts.begin_inline(&self.stats, more, now),
         }
     }
 
     /// The same for an I/O that ended at `now` and is accounted alone.
-    pub(crate) fn count_inline_alone(
-        &mut self,
-        (group, start_ns, bytes): (OpGroup, Ns, u64),
-        iostats: bool,
-        now: Ns,
-    ) {
+    pub(crate) fn count_inline_alone(&mut self, one: &InlineRun, iostats: bool, now: Ns) {
         self.completes_inline = true;
         if iostats {
-            self.stats.started(group, 1);
-            self.stats.ended(group, 1, bytes, now.saturating_sub(start_ns));
+            self.stats.started(one.group, 1);
+            self.stats.ended(one.group, 1, one.bytes, now.saturating_sub(one.start_ns));
         }
     }
 

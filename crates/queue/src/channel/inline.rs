@@ -7,10 +7,11 @@
 //! * Bios keep their order: all bios behind one that needs a request get requests too.
 
 use super::RequestChannel;
+use super::in_flight::InlineRun;
 use crate::driver::{Driver, DriverQueue};
 use crate::scheduler::Scheduler;
 use drystone_core::clock::Ns;
-use drystone_core::{Bio, BioList, Env, Status};
+use drystone_core::{Bio, BioList, Env};
 
 impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
     /// Complete the first of `bios`, up to one for which the driver wants a request. Bios that were
@@ -25,35 +26,73 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
         if !self.setup.completes_inline() || !self.try_reserve(1) {
             return;
         }
-        while let Some(mut bio) = bios.pop() {
-            if let Some(now) = submitted {
-                bio.stamp(S::CLOCK.start(env, now));
-            }
-            match self.inline_status(env, &bio, bios.front()) {
-                Some(status) => {
-                    match S::CLOCK.reads_each_end() {
-                        false => self.count_inline(env, bio.op.group(), bio.start_ns, bio.bytes),
-                        true => self.count_alone(env, bio.op.group(), bio.start_ns, bio.bytes),
-                    }
-                    env.end_with(bio, status);
-                }
-                None => return bios.push_front(bio),
-            }
+        while let Some(first) = bios.front() {
+            let run = match first.is_submitters() {
+                true => self.take_inline::<true>(env, bios, submitted),
+                false => self.take_inline::<false>(env, bios, submitted),
+            };
+            let Some(run) = run else { return };
+            self.end_inline_run(env, run);
         }
     }
 
-    /// Complete `bio` and return its status. `None` if it needs more checks, or may merge with the
-    /// next bio.
+    /// Complete and take the first of `bios`, up to one with another operation, start or end
+    /// ([`Bio::is_submitters`]), since they are counted and end together. A bio stays if it needs
+    /// more checks, or may merge with the next one. `None` if none was taken.
     #[inline(always)]
-    fn inline_status(&mut self, env: &mut Env, bio: &Bio, next: Option<&Bio>) -> Option<Status> {
-        let merges =
-            next.is_some_and(|next| adjoins(bio, next) && self.setup.config().nomerges < 2);
-        if self.setup.is_ordinary(bio) && !merges {
-            self.setup.driver().do_bio(env, bio)
-        } else {
-            None
+    fn take_inline<const SUBMITTERS: bool>(
+        &mut self,
+        env: &mut Env,
+        bios: &mut BioList,
+        submitted: Option<Ns>,
+    ) -> Option<Run> {
+        let (ordinary, merges) = (self.setup.ordinary(), self.setup.config().nomerges < 2);
+        let first = bios.front().filter(|first| ordinary.allows(first.op))?;
+        let op = first.op;
+        let start_ns = submitted.map_or(first.start_ns, |now| S::CLOCK.start(env, now));
+        let (driver, mut bytes, mut is_full) = (self.setup.driver(), 0, false);
+        let bios = bios.take_while_next(|bio, next| {
+            let joins = bio.op == op
+                && bio.is_submitters() == SUBMITTERS
+                && (submitted.is_some() || bio.start_ns == start_ns);
+            if is_full || !joins || !ordinary.has_range_of(bio) {
+                return false;
+            }
+            if next.is_some_and(|next| adjoins(bio, next)) && merges {
+                return false;
+            }
+            let Some(status) = driver.do_bio(env, bio) else { return false };
+            (bio.start_ns, bio.status) = (start_ns, status);
+            bytes += bio.bytes;
+            is_full = S::CLOCK.reads_each_end();
+            true
+        });
+        let counts = InlineRun { group: op.group(), start_ns, count: bios.len() as u64, bytes };
+        (!bios.is_empty()).then_some(Run { bios, is_submitters: SUBMITTERS, counts })
+    }
+
+    /// Count and end bios that completed inline.
+    #[inline(always)]
+    fn end_inline_run(&mut self, env: &mut Env, mut run: Run) {
+        match S::CLOCK.reads_each_end() {
+            false => self.count_inline(env, run.counts),
+            true => self.count_alone(env, &run.counts),
+        }
+        if run.is_submitters {
+            return env.end_submitters(&mut run.bios);
+        }
+        while let Some(bio) = run.bios.pop() {
+            env.end_bio(bio);
         }
     }
+}
+
+/// Bios that completed inline, and that are counted and end together.
+struct Run {
+    bios: BioList,
+    /// [`Bio::is_submitters`] of each.
+    is_submitters: bool,
+    counts: InlineRun,
 }
 
 #[inline(always)]

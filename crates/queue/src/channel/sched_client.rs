@@ -13,7 +13,7 @@
 //! * Requeued bios go to the scheduler before others, in their order, and nothing is issued before.
 //! * Every unit that was counted as dispatched in a lane is counted as ended in it.
 
-use super::in_flight::InFlight;
+use super::in_flight::{InFlight, InlineRun};
 use super::retry::prepare_retry;
 use super::setup::Setup;
 use super::tag_line::TagLine;
@@ -406,9 +406,10 @@ impl<S: Scheduler> SchedulerClient<S> {
             Issue::Done(status) => {
                 let unit = &rq.unit;
                 self.ended[lane_of(unit.op, unit.priority)] += 1;
-                let what = (unit.op.group(), unit.start_ns, unit.bytes);
+                let (group, start_ns, bytes) = (unit.op.group(), unit.start_ns, unit.bytes);
+                let run = InlineRun { group, start_ns, count: 1, bytes };
                 let iostats = setup.config().iostats;
-                flight.count_inline(what, iostats, || env.time.completion_time());
+                flight.count_inline(run, iostats, || env.time.completion_time());
                 self.end_unit(setup, env, owner, rq, status);
             }
             Issue::Busy(until) => {

@@ -11,9 +11,9 @@ use crate::config::{Config, ConfigCell};
 use crate::driver::{Driver, DriverQueue};
 use crate::scheduler::{Scheduler, SchedulerKind};
 use crate::shared::Shared;
-use drystone_core::check::{check, is_plain};
+use drystone_core::check::{Plain, check};
 use drystone_core::failures::Failure;
-use drystone_core::{Bio, BioFlags, ChannelId, ContextId, Env, Limits, Status, Subscription};
+use drystone_core::{Bio, BioFlags, ChannelId, ContextId, Env, Limits, Op, Status, Subscription};
 use std::sync::Arc;
 
 /// A bio with none of these flags needs only a check of its range.
@@ -30,6 +30,29 @@ pub(crate) struct Setup<D: Driver, S> {
     /// The number of this channel in its context.
     channel: ChannelId,
     driver: D::Queue,
+}
+
+/// What decides whether a bio is ordinary; see [`Setup::is_ordinary`].
+#[derive(Clone, Copy)]
+pub(crate) struct Ordinary(Plain);
+
+impl Ordinary {
+    #[inline(always)]
+    pub(crate) fn has(&self, bio: &Bio) -> bool {
+        self.allows(bio.op) && self.has_range_of(bio)
+    }
+
+    /// The part of [`Ordinary::has`] that bios with the same operation share.
+    #[inline(always)]
+    pub(crate) fn allows(&self, op: Op) -> bool {
+        self.0.allows(op)
+    }
+
+    /// The other part.
+    #[inline(always)]
+    pub(crate) fn has_range_of(&self, bio: &Bio) -> bool {
+        self.0.has_range_of(bio) && bio.is_contiguous()
+    }
 }
 
 impl<D: Driver, S: Scheduler> Setup<D, S> {
@@ -160,11 +183,15 @@ impl<D: Driver, S: Scheduler> Setup<D, S> {
     /// True for a read or write that fits one request and needs no further check.
     #[inline(always)]
     pub(crate) fn is_ordinary(&self, bio: &Bio) -> bool {
+        self.ordinary().has(bio)
+    }
+
+    /// What decides that, for a loop.
+    #[inline(always)]
+    pub(crate) fn ordinary(&self) -> Ordinary {
         let limits = &self.config.limits;
-        is_plain(bio, limits, self.size_bytes, SPECIAL)
-            && bio.bytes <= u64::from(limits.max_bytes)
-            && limits.chunk_bytes == 0
-            && bio.is_contiguous()
+        let max_bytes = if limits.chunk_bytes == 0 { limits.max_bytes } else { 0 };
+        Ordinary(Plain::new(limits, self.size_bytes, max_bytes, SPECIAL))
     }
 
     /// Check `bio`, with the present size of the device if it has grown since the last refresh.
@@ -194,7 +221,7 @@ mod tests {
     use crate::tags::TagSet;
     use crate::tests::fake::{Fake, Setup as FakeSetup, Stage};
     use crate::tests::with_env;
-    use drystone_core::{IoBuf, Op, Sector};
+    use drystone_core::{IoBuf, Sector};
     use std::sync::atomic::Ordering::SeqCst;
 
     const MIB: u64 = 1 << 20;
