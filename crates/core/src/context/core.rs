@@ -697,6 +697,7 @@ impl ContextCore {
     pub(crate) fn abandon(&mut self) {
         self.env.is_orphaned = true;
         self.wind_up();
+        self.env.ring.submit_all();
         self.free_done();
     }
 

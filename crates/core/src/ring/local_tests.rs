@@ -165,8 +165,29 @@ fn a_write_waits_for_one_round_only() {
     f.ring.set_polling(true);
     assert!(!f.ring.needs_core(), "the owner keeps its core");
     f.ring.set_polling(false);
-    f.sleep_for(2);
-    assert!(has_written(&file, 1) && has_written(&file, 2));
+    f.write(&file, 4096, 3);
+    f.ring.submit_all();
+    assert!(!f.ring.needs_core(), "all was asked for");
+    f.sleep_for(3);
+    assert!((1..4).all(|number| has_written(&file, number)));
+}
+
+/// The owner comes to its sleep again and again, and never sleeps.
+#[test]
+fn a_write_is_not_held_while_other_events_come() {
+    let Some(mut f) = Fixture::new() else { return };
+    let file = temp_file();
+    f.write(&file, 4096, 1);
+    for round in 0..2 {
+        assert!(f.ring.needs_core(), "round {round}");
+        f.ring.timer(0, token(50 + round));
+        f.ring.submit();
+        f.ring.wait(None);
+        f.ring.reap(&mut f.events);
+    }
+    assert!(!f.ring.needs_core(), "the kernel has it");
+    f.sleep_for(3);
+    assert!(has_written(&file, 1));
 }
 
 /// A client that is alone, and whose owner polls: its receive is held, but not for long.

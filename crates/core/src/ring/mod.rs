@@ -119,13 +119,13 @@ pub trait Ring: Send {
     /// Hand everything started so far to the kernel, without waiting.
     fn submit(&mut self);
 
-    /// Hand a receive to the kernel, too, that [`Ring::submit`] leaves in memory.
+    /// Hand a receive and writes to the kernel, too, that [`Ring::submit`] leaves in memory.
     fn submit_all(&mut self) {
         self.submit();
     }
 
     /// Submit at the end of a round in which the owner neither sleeps nor polls, since there is
-    /// news. A receive in memory is handed over if it was there at the end of the round before.
+    /// news. What is in memory is handed over if it was there at the end of the round before.
     fn end_round(&mut self) {
         self.submit();
     }

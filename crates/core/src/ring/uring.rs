@@ -168,6 +168,13 @@ impl UringRing {
         }
     }
 
+    /// The owner does not sleep after this round.
+    fn push_old_writes(&mut self) {
+        if self.local.end_round() {
+            self.push_writes();
+        }
+    }
+
     fn push_file(&mut self, file: RingFile, op: FileOp, token: Token) {
         self.in_flight += 1;
         let memory = self.registered.place_of(&op);
@@ -358,6 +365,7 @@ impl Ring for UringRing {
 
     fn submit_all(&mut self) {
         self.push_held();
+        self.push_writes();
         self.submit();
     }
 
@@ -365,9 +373,7 @@ impl Ring for UringRing {
         if let Some((fd, op, token)) = self.direct.take_old() {
             self.push_net(fd, op, token);
         }
-        if self.local.end_round() {
-            self.push_writes();
-        }
+        self.push_old_writes();
         self.submit();
     }
 
@@ -380,6 +386,7 @@ impl Ring for UringRing {
     fn wait(&mut self, deadline: Option<Ns>) {
         let has_news = !self.news.is_empty() || self.direct.has_ended();
         if has_news || !self.uring.completion().is_empty() {
+            self.push_old_writes();
             return self.submit();
         }
         let timeout = deadline.map(|at| at.saturating_sub(self.clock.now()));
