@@ -63,7 +63,7 @@ impl Direct {
 
     /// Takes an operation in, or gives it back for the kernel.
     pub(super) fn start(&mut self, fd: RawFd, op: NetOp, token: Token) -> Option<NetOp> {
-        if token.owner() != Token::FRONT_END || !self.count_in_a_row(fd) {
+        if token.owner() != Token::FRONT_END || !self.count_in_a_row(fd, &op) {
             return Some(op);
         }
         match op {
@@ -76,9 +76,11 @@ impl Direct {
         }
     }
 
-    /// Notes an operation on a socket. True if there were only such for a while.
-    fn count_in_a_row(&mut self, fd: RawFd) -> bool {
-        self.in_a_row = if fd == self.last { (self.in_a_row + 1).min(ALONE_MIN) } else { 0 };
+    /// Notes an operation. True if there were only such of one socket for a while. A front end that
+    /// waits for a descriptor (FUSE's) learns of one request at a time, and is not counted.
+    fn count_in_a_row(&mut self, fd: RawFd, op: &NetOp) -> bool {
+        let is_same = fd == self.last && !matches!(op, NetOp::PollIn);
+        self.in_a_row = if is_same { (self.in_a_row + 1).min(ALONE_MIN) } else { 0 };
         self.last = fd;
         self.is_alone()
     }
