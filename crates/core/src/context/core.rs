@@ -696,6 +696,7 @@ impl ContextCore {
     /// The owner is gone: end what no driver has, free completed bios.
     pub(crate) fn abandon(&mut self) {
         self.env.is_orphaned = true;
+        self.env.ring.own_thread(false);
         self.wind_up();
         self.env.ring.submit_all();
         self.free_done();

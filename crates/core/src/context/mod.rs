@@ -226,7 +226,7 @@ impl Context {
     /// [`Context::wait`] after each round. The context may choose the processor it runs on while it
     /// sleeps there ([`crate::ring::Ring::own_thread`]).
     pub fn own_thread(&mut self) {
-        Call::begin(&self.handle).core().env.ring.own_thread();
+        Call::begin(&self.handle).core().env.ring.own_thread(true);
     }
 
     /// The poll mode.

@@ -100,6 +100,11 @@ impl Direct {
         self.ended.push(RingEvent { token, result, buffers: buffers_of(op, result) });
     }
 
+    /// True while the owner polls.
+    pub(super) fn is_polled(&self) -> bool {
+        self.is_polled
+    }
+
     /// The owner begins to poll, or ends it.
     pub(super) fn set_polling(&mut self, polls: bool) {
         self.is_polled = polls;

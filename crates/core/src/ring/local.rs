@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 /// Most writes that are held or given, a power of two.
-const PLACES: usize = 64;
+const PLACES: usize = 16;
 /// Longest write. A longer one is done on another core, while the owner receives the next.
 const LONGEST_BYTES: usize = 64 << 10;
 /// After so many sleeps on one core the scheduler may choose another one.
@@ -69,9 +69,20 @@ pub(super) struct Local {
 }
 
 impl Local {
-    /// The ring is used by a thread that returns to its sleep.
-    pub(super) fn own_thread(&mut self) {
-        self.has_own_thread = true;
+    /// The ring is used by a thread that returns to its sleep, or not any more.
+    pub(super) fn own_thread(&mut self, owns: bool) {
+        self.has_own_thread = owns;
+        self.unbind();
+    }
+
+    /// The owner may run on all its cores.
+    pub(super) fn unbind(&mut self) {
+        self.bound = None;
+    }
+
+    /// A write takes too long: no further one is held.
+    pub(super) fn give_up(&mut self) {
+        self.is_useless |= self.in_flight() > 0;
     }
 
     /// Holds the write. False if the ring has to do it.
@@ -106,7 +117,7 @@ impl Local {
     /// has to do what is held.
     pub(super) fn give(&mut self, waker: &Arc<EventFd>) -> bool {
         self.is_old = false;
-        self.count_sleep();
+        let stays = self.count_sleep();
         if self.in_flight() == 0 {
             return true;
         }
@@ -117,22 +128,25 @@ impl Local {
             self.is_useless = true;
             return false;
         };
-        if self.bound.is_none() {
+        if self.bound.is_none() && stays {
             self.bound = Bound::new(&helper.thread);
-            self.is_useless = self.bound.is_none();
+            self.is_useless |= self.bound.is_none();
         }
         helper.give(&mut self.held);
         true
     }
 
     /// Each change of the cores takes system calls, so the threads stay bound for a while. The
-    /// scheduler may choose another core before a sleep without a write.
-    fn count_sleep(&mut self) {
+    /// scheduler may choose another core in a sleep without a write, and in one of many. False if
+    /// it does.
+    fn count_sleep(&mut self) -> bool {
         self.sleeps += 1;
-        if self.in_flight() == 0 || self.sleeps >= SLEEPS_MAX {
+        let stays = self.in_flight() > 0 && self.sleeps < SLEEPS_MAX;
+        if !stays {
             self.sleeps = 0;
-            self.bound = None;
+            self.unbind();
         }
+        stays
     }
 
     /// Moves the ends of writes to `out`.

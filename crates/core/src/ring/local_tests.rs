@@ -24,7 +24,7 @@ impl Fixture {
             eprintln!("SKIPPED: io_uring is not to be had here");
             return None;
         };
-        ring.own_thread();
+        ring.own_thread(true);
         let data = IoBuf::from_slice(&[7; 128 << 10]);
         let (near, far) = UnixStream::pair().unwrap();
         let mut f = Fixture { ring, events: Vec::new(), data, near, far };

@@ -69,9 +69,9 @@ pub trait Ring: Send {
         unsafe { self.file(file, op, token) }
     }
 
-    /// From now on, what uses the ring is a thread that does nothing else: after each round it
-    /// comes to [`Ring::wait`], and what processors it runs on is the ring's to choose meanwhile.
-    fn own_thread(&mut self) {}
+    /// From now on, what uses the ring is a thread that does nothing else, or is not: after each
+    /// round it comes to [`Ring::wait`], and the processors it runs on are the ring's to choose.
+    fn own_thread(&mut self, _owns: bool) {}
 
     /// True if work of this ring needs the core of the thread that uses it. A poll would keep it
     /// from that.

@@ -193,6 +193,8 @@ impl UringRing {
     /// Jobs begin with the other operations that were started.
     fn hand_jobs_on(&mut self) {
         if !self.unasked.is_empty() {
+            // A helper that starts has the cores of the thread that starts it.
+            self.local.unbind();
             Pool::ours().submit(&mut self.unasked, &self.locks);
         }
     }
@@ -282,13 +284,14 @@ impl Ring for UringRing {
 
     unsafe fn waiting_file(&mut self, file: RingFile, op: FileOp, token: Token) {
         let fd = self.registered.descriptor(file);
-        if !self.direct.is_alone() || !self.local.hold(fd, op, token) {
+        let may_hold = self.direct.is_alone() && !self.direct.is_polled();
+        if !may_hold || !self.local.hold(fd, op, token) {
             self.push_file(file, op, token);
         }
     }
 
-    fn own_thread(&mut self) {
-        self.local.own_thread();
+    fn own_thread(&mut self, owns: bool) {
+        self.local.own_thread(owns);
     }
 
     fn needs_core(&self) -> bool {
@@ -329,6 +332,11 @@ impl Ring for UringRing {
     fn cancel(&mut self, token: Token) {
         if self.direct.cancel(|_, other| other == token) {
             return;
+        }
+        // A file that does not answer: the kernel can cancel its other writes.
+        if token.owner() != Token::FRONT_END {
+            self.local.give_up();
+            self.push_writes();
         }
         let slot = self.slots.find(token);
         let user_data = slot.map_or(token.0, |index| Token::new(SLOT, index.into()).0);
@@ -414,10 +422,11 @@ impl Ring for UringRing {
         if self.direct.in_flight() > 0 {
             self.direct.reap(out);
         }
-        self.local.reap(out);
         if !self.uring.completion().is_empty() {
             self.reap_entries(out);
         }
+        // After the waker was cleared there: the helper's next wake-up comes, or its write is seen.
+        self.local.reap(out);
     }
 
     fn in_flight(&self) -> usize {

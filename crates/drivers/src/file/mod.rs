@@ -45,7 +45,6 @@ mod system;
 #[cfg(test)]
 mod testing;
 mod transfer;
-mod waits;
 
 pub use backing::Backing;
 pub use offline::OfflineFile;

@@ -11,9 +11,8 @@ use super::options::FileOptions;
 use super::shared::FileShared;
 use super::system::{
     check_size, extend, file_system, has_known_length, is_at, is_block_device, is_in_memory,
-    limit_below, open_fd, size_of, stat, tells_holes, too_long,
+    limit_below, open_fd, size_of, stat, tells_holes, too_long, writes_wait,
 };
-use super::waits::Waits;
 use drystone_core::blocking::Aside;
 use drystone_core::error::ErrorKind;
 use drystone_core::primitive::AtomicBool;
@@ -124,7 +123,7 @@ impl Ready<'_> {
             alignment,
             notice: access.notice,
             memory_fs: !block_device && is_in_memory(&fd),
-            waits: if alignment.is_direct() { Waits::seldom() } else { Waits::unknown() },
+            writes_wait: !alignment.is_direct() && !block_device && writes_wait(file_system(&fd)),
             poll_queues: alignment.is_direct() && has_poll_queues(&fd, block_device),
             punch_hole: AtomicBool::new(can.punch_hole),
             discard: can.discard,

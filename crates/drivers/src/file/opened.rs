@@ -13,7 +13,6 @@ use super::backing::Backing;
 use super::claim::Claim;
 use super::holes::Holes;
 use super::length::{Doubt, Length};
-use super::waits::Waits;
 use drystone_core::blocking::Aside;
 use drystone_core::buf::Segment;
 use drystone_core::primitive::AtomicBool;
@@ -32,8 +31,8 @@ pub(crate) struct Opened {
     pub(crate) notice: Option<String>,
     /// True if the file lies in memory (tmpfs, ramfs).
     pub(crate) memory_fs: bool,
-    /// Whether writes wait in the system.
-    pub(crate) waits: Waits,
+    /// True if the system does no short write without waiting.
+    pub(crate) writes_wait: bool,
     /// True if the device below has poll queues and I/O to it is direct.
     pub(crate) poll_queues: bool,
     pub(crate) length: Arc<Length>,
@@ -105,7 +104,7 @@ impl Opened {
             alignment: Alignment::NONE,
             notice: None,
             memory_fs: false,
-            waits: Waits::seldom(),
+            writes_wait: false,
             poll_queues: false,
             length: Length::new(bytes),
             punch_hole: AtomicBool::new(true),

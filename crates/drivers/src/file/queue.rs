@@ -127,16 +127,6 @@ impl FileQueue {
         (done == segment.len as isize).then_some(Status::Ok)
     }
 
-    /// The first write shows whether writes wait. True if it was done.
-    #[cold]
-    fn attempt(&self, rq: &Request) -> bool {
-        let opened = self.opened(rq);
-        let plain = rq.unit.op == Op::Write && !rq.unit.flags.contains(BioFlags::FUA);
-        let Some(segment) = rq.single_segment().filter(|_| plain) else { return false };
-        // SAFETY: the memory belongs to the request's bio for the length of the call.
-        unsafe { opened.waits.attempt(opened.fd(), segment, rq.offset()) }
-    }
-
     /// The status of a request that ended without the ring.
     fn end_inline(&mut self, rq: &Request, status: Status) -> Status {
         self.over(rq);
@@ -159,9 +149,6 @@ impl FileQueue {
     fn issue(&mut self, env: &mut Env, rq: &mut Request) -> Issue {
         if let Some(status) = self.in_memory(rq) {
             return Issue::Done(status);
-        }
-        if self.opened(rq).waits.is_unknown() && self.attempt(rq) {
-            return Issue::Done(Status::Ok);
         }
         let op = match rq.unit.op {
             Op::Read | Op::Write => self.data_op(rq),
@@ -187,7 +174,7 @@ impl FileQueue {
         unsafe {
             let token = Env::token(self.channel, slot.into());
             match op {
-                FileOp::Write { .. } if opening.opened().waits.is_always() => {
+                FileOp::Write { .. } if opening.opened().writes_wait => {
                     env.ring.waiting_file(file, op, token);
                 }
                 _ => env.ring.file(file, op, token),

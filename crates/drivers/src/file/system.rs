@@ -189,6 +189,12 @@ pub(super) fn is_in_memory(fd: &OwnedFd) -> bool {
     file_system(fd).is_some_and(|kind| kind == libc::TMPFS_MAGIC || kind == RAMFS_MAGIC)
 }
 
+/// True if a file system of this kind does no write to the page cache without waiting: ext4 and its
+/// forerunners refuse `RWF_NOWAIT` (Linux `ext4_buffered_write_iter`).
+pub(super) fn writes_wait(kind: Option<i64>) -> bool {
+    kind == Some(libc::EXT4_SUPER_MAGIC)
+}
+
 /// True if a file system of this kind reports holes reliably. ZFS before 2.2.2 and 2.1.14 reported
 /// data that had just been written as a hole (<https://github.com/openzfs/zfs/issues/15526>), and
 /// no call tells its version.
