@@ -13,8 +13,9 @@
 //! * An operation is in one place: held here, ended here, or handed to the kernel.
 //! * Only operations of the front end, whose events go to the owner alone: whoever visits or
 //!   watches a ring learns nothing of what is here.
-//! * A receive is held for one end of a round ([`Direct::take_old`]), and not beyond a sleep or the
-//!   first operation of another socket: a client that keeps its thread busy holds up nobody.
+//! * A receive is held for one end of a round ([`Direct::take_old`]), and for one sleep of 200 us
+//!   beside a write that ends in a moment ([`Direct::keeps`]). It is not held beyond another sleep
+//!   or the first operation of another socket: a client that keeps its thread busy holds up nobody.
 
 use super::sockets::{attempt, buffers_of};
 use super::{NetOp, RingEvent, Token};

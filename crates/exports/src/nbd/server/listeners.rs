@@ -122,7 +122,8 @@ fn prepare(socket: &OwnedFd, peer_timeout: Ns) {
     let _ = set_tcp_keepintvl(socket, seconds(timeout / 2 / PROBES));
     let _ = set_tcp_keepcnt(socket, PROBES);
     let _ = set_socket_keepalive(socket, true);
-    if socket_domain(socket) == Ok(AddressFamily::UNIX) {
+    let is_small = socket_send_buffer_size(socket).is_ok_and(|bytes| bytes < 2 * SEND_BYTES);
+    if is_small && socket_domain(socket) == Ok(AddressFamily::UNIX) {
         let _ = set_socket_send_buffer_size(socket, SEND_BYTES);
     }
 }
@@ -151,12 +152,18 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_socket_takes_a_long_reply_at_once() {
+    fn a_unix_socket_gets_a_larger_send_buffer_but_no_smaller_one() {
         let (socket, _client) = UnixStream::pair().unwrap();
         let socket = OwnedFd::from(socket);
         prepare(&socket, 300_000_000_000);
         let limit = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
-        let most = 2 * SEND_BYTES.min(limit.trim().parse().unwrap());
-        assert_eq!(socket_send_buffer_size(&socket).unwrap(), most);
+        let limit: usize = limit.trim().parse().unwrap();
+        let default = std::fs::read_to_string("/proc/sys/net/core/wmem_default").unwrap();
+        let least = (2 * SEND_BYTES.min(limit)).max(default.trim().parse().unwrap());
+        assert_eq!(socket_send_buffer_size(&socket).unwrap(), least);
+        set_socket_send_buffer_size(&socket, limit).unwrap();
+        let large = socket_send_buffer_size(&socket).unwrap();
+        prepare(&socket, 300_000_000_000);
+        assert_eq!(socket_send_buffer_size(&socket).unwrap(), large.max(least));
     }
 }
