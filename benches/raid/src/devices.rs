@@ -23,7 +23,7 @@ use drystone_raid::metadata::superblock::Minor;
 use drystone_targets::{Area, Line, Table, TargetSpec, Volume, VolumeOptions};
 
 /// Bytes of a member: an array's members are many times as large as the caches of a processor.
-const MEMBER_BYTES: u64 = 128 << 20;
+pub const MEMBER_BYTES: u64 = 128 << 20;
 /// Sectors of a chunk: 64 KiB.
 pub const CHUNK_SECTORS: u64 = 128;
 
@@ -33,12 +33,19 @@ pub struct Spec {
     pub name: &'static str,
     pub level: Level,
     pub disks: u32,
+    pub chunk_sectors: u64,
     pub policy: Policy,
     pub cache_stripes: u32,
     /// Its members are null devices, so that only the array's own work remains.
     pub is_null: bool,
     /// Its first member is out of it.
     pub is_degraded: bool,
+}
+
+impl Spec {
+    pub fn parity_disks(&self) -> u32 {
+        if self.level == Level::Raid6 { 2 } else { 1 }
+    }
 }
 
 /// A device with those that it stands on.
@@ -106,7 +113,7 @@ pub fn array(set: &Arc<ContextSet>, spec: &Spec) -> Subject {
 }
 
 fn options(spec: &Spec) -> CreateOptions {
-    let layout = Layout::new(spec.level, LAYOUT_DEFAULT, spec.disks, CHUNK_SECTORS);
+    let layout = Layout::new(spec.level, LAYOUT_DEFAULT, spec.disks, spec.chunk_sectors);
     CreateOptions {
         layout: layout.expect("a layout"),
         minor: Minor::V1_2,

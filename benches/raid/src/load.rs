@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use drystone_core::ring::Engine;
 use drystone_core::sync::LockCounts;
 use drystone_core::{
-    Bio, BioList, ChannelId, Context, ContextSet, Device, IoBuf, SECTOR_SIZE, Sector,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, IoBuf, SECTOR_SIZE, Sector,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -39,6 +39,8 @@ pub struct Load {
     /// Contexts of each thread.
     pub contexts: usize,
     pub threads: usize,
+    /// The memory of writes does not change while they are in flight.
+    pub is_stable: bool,
 }
 
 /// The counts of a sample.
@@ -217,17 +219,25 @@ impl<'a> Lane<'a> {
 fn bio(load: &Load, number: usize) -> Box<Bio> {
     let mut buf = IoBuf::zeroed(load.bytes as usize);
     buf.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at * 7 + number) as u8);
-    match load.pattern {
+    let mut bio = match load.pattern {
         Pattern::RandomRead => Bio::read(Sector(0), buf),
         Pattern::RandomWrite | Pattern::Write => Bio::write(Sector(0), buf),
-    }
+    };
+    bio.flags.set(BioFlags::STABLE, load.is_stable);
+    bio
 }
 
 /// Writes all of a device, so that all of its memory is there.
 pub fn fill(set: &Arc<ContextSet>, device: &Arc<dyn Device>) {
     let next = AtomicU64::new(0);
-    let load =
-        Load { pattern: Pattern::Write, bytes: 192 << 10, depth: 16, contexts: 1, threads: 1 };
+    let load = Load {
+        pattern: Pattern::Write,
+        bytes: 192 << 10,
+        depth: 16,
+        contexts: 1,
+        threads: 1,
+        is_stable: false,
+    };
     let mut lane = Lane::new(set, device, &load, 0, &next);
     let mut ended = 0;
     while ended < lane.blocks {

@@ -7,8 +7,8 @@
 
 #[path = "../../../crates/drystone/src/alloc.rs"]
 mod alloc;
-mod ceiling;
 mod devices;
+mod floor;
 mod load;
 mod report;
 
@@ -16,13 +16,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ceiling::Ceiling;
-use devices::{Spec, Subject};
-use drystone_core::ContextSet;
+use devices::{CHUNK_SECTORS, MEMBER_BYTES, Spec, Subject};
 use drystone_core::clock::SystemClock;
+use drystone_core::{ContextSet, SECTOR_SIZE};
 use drystone_raid::array::CACHE_STRIPES_DEFAULT;
 use drystone_raid::layout::Level;
 use drystone_raid::metadata::create::Policy;
+use floor::{Floor, Rows};
 use load::{Load, Pattern, Sample};
 use report::Samples;
 
@@ -30,6 +30,7 @@ const PLAIN: Spec = Spec {
     name: "RAID-5",
     level: Level::Raid5,
     disks: 4,
+    chunk_sectors: CHUNK_SECTORS,
     policy: Policy::Resync,
     cache_stripes: CACHE_STRIPES_DEFAULT,
     is_null: false,
@@ -37,6 +38,8 @@ const PLAIN: Spec = Spec {
 };
 
 const NULL: Spec = Spec { name: "RAID-5 on null devices", is_null: true, ..PLAIN };
+
+const SMALL: Spec = Spec { name: "RAID-5, chunks of 4 KiB", chunk_sectors: 8, ..PLAIN };
 
 const SIX: Spec = Spec { name: "RAID-6", level: Level::Raid6, disks: 6, ..PLAIN };
 
@@ -90,14 +93,13 @@ impl Devices {
     /// Those that variants need whose names hold `only`.
     fn new(only: &str) -> Self {
         let set = ContextSet::new(SystemClock::new());
-        let large = Spec { name: "RAID-5, cache of 8192", cache_stripes: 8192, ..PLAIN };
         let specs = [
             NULL,
             PLAIN,
             Spec { name: "RAID-5 with bitmap", policy: Policy::Bitmap, ..PLAIN },
             Spec { name: "RAID-5 with PPL", policy: Policy::Ppl, ..PLAIN },
             Spec { name: "RAID-5, degraded", is_degraded: true, ..PLAIN },
-            large,
+            SMALL,
             SIX,
             Spec { name: "RAID-6, degraded", is_degraded: true, ..SIX },
         ];
@@ -124,14 +126,14 @@ impl Devices {
                 reads.map(|(load, of)| self.variant(&format!("{name}, {load}"), striped, of));
             variants.extend(reads);
         }
-        for (name, data, parity, stripes) in [
-            ("RAID-5", 3, 1, CACHE_STRIPES_DEFAULT),
-            ("RAID-5, cache of 8192", 3, 1, 8192),
-            ("RAID-6", 4, 2, CACHE_STRIPES_DEFAULT),
-        ] {
-            let mut ceiling = Ceiling::new(data, parity, stripes as usize, DEPTH);
-            let run = Box::new(move |time| ceiling.run(time));
-            variants.push(Variant { name: format!("{name}, copies and arithmetic alone"), run });
+        for (spec, _) in &self.arrays {
+            for is_stable in [false, true].into_iter().filter(|_| has_floor(spec)) {
+                let mut floor = None;
+                let rows = rows(spec, is_stable);
+                let run =
+                    Box::new(move |time| floor.get_or_insert_with(|| Floor::new(rows)).run(time));
+                variants.push(Variant { name: of(spec, floor_name(is_stable)), run });
+            }
         }
         variants
     }
@@ -155,13 +157,37 @@ fn of(spec: &Spec, load: &str) -> String {
 fn loads(spec: &Spec) -> Vec<(String, Load)> {
     match spec {
         Spec { is_degraded: true, .. } => random(Pattern::RandomRead).into(),
-        Spec { cache_stripes: CACHE_STRIPES_DEFAULT, .. } => whole(spec),
-        _ => vec![full(spec, DEPTH)],
+        Spec { chunk_sectors: CHUNK_SECTORS, .. } => whole(spec),
+        _ => full(spec),
+    }
+}
+
+/// Its writes of whole rows stand beside what they cannot do without.
+fn has_floor(spec: &Spec) -> bool {
+    [PLAIN.name, SMALL.name, SIX.name].contains(&spec.name)
+}
+
+fn floor_name(is_stable: bool) -> &'static str {
+    match is_stable {
+        true => "stable memory: parity and the members' copies alone",
+        false => "a copy, parity and the members' copies alone",
+    }
+}
+
+fn rows(spec: &Spec, is_stable: bool) -> Rows {
+    let parity = spec.parity_disks() as usize;
+    Rows {
+        data: spec.disks as usize - parity,
+        parity,
+        chunk_bytes: (spec.chunk_sectors * SECTOR_SIZE) as usize,
+        member_bytes: MEMBER_BYTES,
+        depth: DEPTH,
+        is_stable,
     }
 }
 
 fn one(pattern: Pattern, bytes: u64, depth: usize) -> Load {
-    Load { pattern, bytes, depth, contexts: 1, threads: 1 }
+    Load { pattern, bytes, depth, contexts: 1, threads: 1, is_stable: false }
 }
 
 fn random(pattern: Pattern) -> [(String, Load); 2] {
@@ -170,10 +196,15 @@ fn random(pattern: Pattern) -> [(String, Load); 2] {
         .map(|depth| (format!("4 KiB random {what}, depth {depth}"), one(pattern, 4096, depth)))
 }
 
-fn full(spec: &Spec, depth: usize) -> (String, Load) {
-    let parity = if spec.level == Level::Raid6 { 2 } else { 1 };
-    let bytes = u64::from(spec.disks - parity) * (64 << 10);
-    (format!("full stripes, depth {depth}"), one(Pattern::Write, bytes, depth))
+/// Writes of whole rows.
+fn full(spec: &Spec) -> Vec<(String, Load)> {
+    let bytes = u64::from(spec.disks - spec.parity_disks()) * spec.chunk_sectors * SECTOR_SIZE;
+    let load = |(is_stable, depth)| {
+        let name = if is_stable { "full stripes of stable memory" } else { "full stripes" };
+        let load = Load { is_stable, ..one(Pattern::Write, bytes, depth) };
+        (format!("{name}, depth {depth}"), load)
+    };
+    [(false, 1), (false, DEPTH), (true, 1), (true, DEPTH)].into_iter().map(load).collect()
 }
 
 fn whole(spec: &Spec) -> Vec<(String, Load)> {
@@ -184,13 +215,13 @@ fn whole(spec: &Spec) -> Vec<(String, Load)> {
         let name = format!("64 KiB sequential writes, depth {depth}");
         loads.push((name, one(Pattern::Write, 64 << 10, depth)));
     }
-    loads.extend([1, DEPTH].map(|depth| full(spec, depth)));
+    loads.extend(full(spec));
     loads.extend(random(Pattern::RandomRead));
     loads
 }
 
 /// The pairs to compare: a variant, and its reference.
-const PAIRS: [(&str, &str); 7] = [
+const PAIRS: [(&str, &str); 10] = [
     (
         "RAID-5 on null devices, 4 KiB random reads, depth 1",
         "striped on null devices, 4 KiB random reads, depth 1",
@@ -199,12 +230,24 @@ const PAIRS: [(&str, &str); 7] = [
         "RAID-5 on null devices, 4 KiB random reads, depth 32",
         "striped on null devices, 4 KiB random reads, depth 32",
     ),
-    ("RAID-5, full stripes, depth 32", "RAID-5, copies and arithmetic alone"),
+    ("RAID-5, full stripes, depth 1", "RAID-5, a copy, parity and the members' copies alone"),
     (
-        "RAID-5, cache of 8192, full stripes, depth 32",
-        "RAID-5, cache of 8192, copies and arithmetic alone",
+        "RAID-5, full stripes of stable memory, depth 1",
+        "RAID-5, stable memory: parity and the members' copies alone",
     ),
-    ("RAID-6, full stripes, depth 32", "RAID-6, copies and arithmetic alone"),
+    (
+        "RAID-5, chunks of 4 KiB, full stripes of stable memory, depth 1",
+        "RAID-5, chunks of 4 KiB, stable memory: parity and the members' copies alone",
+    ),
+    ("RAID-6, full stripes, depth 1", "RAID-6, a copy, parity and the members' copies alone"),
+    (
+        "RAID-6, full stripes of stable memory, depth 1",
+        "RAID-6, stable memory: parity and the members' copies alone",
+    ),
+    (
+        "RAID-5 with PPL, 4 KiB random writes, 32 contexts on 2 threads",
+        "RAID-5, 4 KiB random writes, 32 contexts on 2 threads",
+    ),
     ("RAID-5, 4 KiB random reads, depth 1", "striped, 4 KiB random reads, depth 1"),
     ("RAID-5, 4 KiB random reads, depth 32", "striped, 4 KiB random reads, depth 32"),
 ];

@@ -118,6 +118,11 @@ impl IoBuf {
         matches!(self.memory, Memory::Arena { .. })
     }
 
+    /// True for memory of another owner ([`IoBuf::lent`]).
+    pub fn is_lent(&self) -> bool {
+        matches!(self.memory, Memory::Lent)
+    }
+
     /// True for a buffer of no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -32,7 +32,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 20] = [
+pub const MISTAKES: [Mistake; 21] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("failure_kept", "a file that is opened again fails flushes as it did before"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
@@ -80,6 +80,10 @@ pub const MISTAKES: [Mistake; 20] = [
     Mistake {
         scenarios: &["raid", "raid-crash", "raid-metadata"],
         ..plain("stale_member_read", "a member is taken back that has missed writes")
+    },
+    Mistake {
+        scenarios: &["raid"],
+        ..plain("row_failure_forgotten", "a write of whole rows ends although a member failed it")
     },
     of_arrays("stripe_acknowledged_early", "a write to an array ends before its members have it"),
     plain("wake_up_dropped", "a message is left for a context that sleeps, and nobody wakes it"),

@@ -143,6 +143,14 @@ impl Env {
         }
     }
 
+    /// Send `bios` (emptied), the rest of what channel `channel` was given, to it once more, after
+    /// all other channels of this context have done what they have to do now.
+    pub fn put_off(&mut self, channel: ChannelId, bios: &mut BioList) {
+        if !bios.is_empty() {
+            self.links.put_off(channel, bios);
+        }
+    }
+
     /// A volume, whose channel is `channel`, remaps `bio`: it counts as in flight there until it
     /// ends, and may be moved meanwhile. The returned bio goes on in its place: the bio itself, or,
     /// after many volumes, a part of it.

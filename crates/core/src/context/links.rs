@@ -162,6 +162,14 @@ impl Links {
         self.ready(channel).down.append(bios);
     }
 
+    /// As [`Links::send_all_down`], behind all that is ready now.
+    pub(super) fn put_off(&mut self, channel: ChannelId, bios: &mut BioList) {
+        if std::mem::take(&mut self.links[channel.index()].is_ready) {
+            self.ready.retain(|ready| *ready != channel);
+        }
+        self.ready(channel).down.append(bios);
+    }
+
     pub(super) fn give_back(&mut self, channel: ChannelId, bio: Box<Bio>) {
         self.ready(channel).returned.push(bio);
     }

@@ -83,11 +83,16 @@ impl Bitmap {
     /// answer holds for that turn.
     #[inline]
     pub(crate) fn intend(&self, word: usize) -> Intent {
-        let seen = self.words[word].load(Acquire);
-        if seen & (STATE | USED) == SET | USED {
+        if self.is_in_use(word) {
             return Intent::Known;
         }
-        self.intend_slowly(word, seen)
+        self.intend_slowly(word, self.words[word].load(Acquire))
+    }
+
+    /// As [`Bitmap::intend`] if the answer is [`Intent::Known`] and the word stays as it is.
+    #[inline]
+    pub(crate) fn is_in_use(&self, word: usize) -> bool {
+        self.words[word].load(Acquire) & (STATE | USED) == SET | USED
     }
 
     #[cold]

@@ -198,6 +198,12 @@ impl Conf {
         self.is_broken = lost > self.layout.level().parity_disks();
     }
 
+    /// Every role has a member that is in sync and has no bad blocks, and none has a replacement.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.plain == self.all()
+    }
+
     fn all(&self) -> Roles {
         Roles::below(self.layout.disks())
     }

@@ -43,6 +43,10 @@ use std::sync::Arc;
 use traffic::Traffic;
 use work_set::WorkSet;
 
+/// After writes of so many bytes the members get theirs before further writes go on, while the
+/// core's caches hold the data.
+const WRITTEN_AT_ONCE: u64 = 128 << 10;
+
 /// One context's way into an array. On cache lines of its own.
 #[repr(align(128))]
 pub struct ArrayChannel {
@@ -61,6 +65,8 @@ pub struct ArrayChannel {
     log_effects: LogEffects,
     flushes: Flushes,
     held: HeldBios,
+    /// Bios at the head of the next ones, which have been stamped already.
+    put_off: usize,
     traffic: Traffic,
 }
 
@@ -82,6 +88,7 @@ impl ArrayChannel {
             log_effects: LogEffects::default(),
             flushes: Flushes::new(),
             held: HeldBios::default(),
+            put_off: 0,
             traffic: Traffic::new(shared.stats.for_channel()),
             shared,
         };
@@ -146,6 +153,19 @@ impl ArrayChannel {
                 env.end_with(bio, Status::Again);
             }
         }
+    }
+
+    /// Note when the bios were submitted. Those that were put off know it.
+    #[inline]
+    fn stamp(&mut self, bios: &mut BioList, now: u64) {
+        let mut left = std::mem::take(&mut self.put_off);
+        let mut put_off = bios.take_while(|_| {
+            let is_put_off = left > 0;
+            left -= usize::from(is_put_off);
+            is_put_off
+        });
+        bios.stamp(now);
+        bios.prepend(&mut put_off);
     }
 
     /// Check a bio that was just submitted, and send it on its way.
@@ -253,16 +273,21 @@ impl Channel for ArrayChannel {
         self.refresh(env);
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.id) > 0);
-        bios.stamp(now);
+        self.stamp(bios, now);
         if self.conf().is_suspended && !self.peers.is_sync() {
             return self.hold(env, bios);
         }
         let moves = !self.peers.is_sync() && !self.conf().is_closed;
-        let mut moved = 0;
+        let (mut moved, mut written) = (0, 0);
         loop {
             moved += if moves { self.move_reads(env, bios) } else { 0 };
             let Some(bio) = bios.pop() else { break };
+            written += if bio.op == Op::Write { bio.bytes } else { 0 };
+            let is_row_end = bio.end_sector().0.is_multiple_of(self.conf().layout.row_sectors());
             self.start(env, bio);
+            if is_row_end && written >= WRITTEN_AT_ONCE && !self.peers.is_sync() {
+                break;
+            }
         }
         if moved > 0 {
             self.traffic.start(OpGroup::Read, moved as u64);
@@ -270,6 +295,8 @@ impl Channel for ArrayChannel {
         }
         self.traffic.publish_started();
         self.run_touched(env);
+        self.put_off = bios.len();
+        env.put_off(self.id, bios);
     }
 
     fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {

@@ -254,7 +254,7 @@ fn accept(
             shard.accept_ticket(Ticket::of(bio));
         } else {
             let is_sync = is_sync(bio.port);
-            shard.accept(turn, bio, is_sync, effects);
+            shard.accept(bio, is_sync);
         }
     }
 }

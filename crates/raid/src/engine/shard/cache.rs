@@ -38,8 +38,9 @@ impl StripeCache {
         self.live() - self.table.idle()
     }
 
-    pub(super) fn has_idle(&self) -> bool {
-        self.table.idle() > 0
+    /// The number of idle stripes.
+    pub(super) fn idle(&self) -> usize {
+        self.table.idle()
     }
 
     /// The member sectors of the stripes that are being written.
@@ -191,7 +192,7 @@ mod tests {
             cache.resize(turn, 4);
             let busy: Vec<_> = (0..3).filter_map(|n| claim(&mut cache, turn, n * 8)).collect();
             cache.resize(turn, 1);
-            assert_eq!((cache.live(), cache.active(), cache.has_idle()), (3, 3, false));
+            assert_eq!((cache.live(), cache.active(), cache.idle()), (3, 3, 0));
             assert!(!cache.release(busy[0], 1) && !cache.release(busy[1], 1));
             assert!(cache[busy[0]].blocks.is_empty() && cache.find(0).is_none());
             assert!(cache.release(busy[2], 1), "one is kept");

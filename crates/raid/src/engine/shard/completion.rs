@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! * The failure of a run of several blocks does not tell which block failed: each is tried again
-//!   alone. A run that was cancelled is sent again with all its blocks.
+//!   alone. A run that was cancelled is sent again with all its blocks. That of a row write is not:
+//!   `rows` does the write in another way.
 //! * A block is sent again only to a device that may have the block: another device may have got
 //!   the same number meanwhile.
 //! * The box and the list of a run go back to `runs` once its blocks are taken out; `runs` keeps
@@ -37,6 +38,10 @@ impl Shard {
         if status == Status::Offline && is_there {
             let (number, sector, fault) = (run.number, run.first.sector, Fault::Gone);
             out.reports.push(Report { number, sector, fault });
+        }
+        if let Some(row) = run.row {
+            self.row_bio_ended(turn, row, &mut bio, out);
+            return self.runs.keep(bio, run);
         }
         let sectors = (run.first.sector..).step_by(STRIPE_SECTORS as usize);
         for ((id, mut block), sector) in run.stripes.iter().zip(bio.take_bufs()).zip(sectors) {

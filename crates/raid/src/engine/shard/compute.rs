@@ -22,7 +22,7 @@ pub(super) struct Arithmetic<'a> {
 
 /// Call `with` with a list of the `len` items of `all`. A short list serves if they are few,
 /// because the whole list is initialised before it is filled.
-fn listed<S: Copy + Default, T>(
+pub(super) fn listed<S: Copy + Default, T>(
     len: u32,
     all: impl Iterator<Item = S>,
     with: impl FnOnce(&[S]) -> T,

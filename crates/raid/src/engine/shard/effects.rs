@@ -3,13 +3,18 @@
 use super::member_io::MemberIo;
 use crate::engine::ppl::{Spares, Ticket};
 use crate::engine::turn::Report;
-use drystone_core::{BioList, PortId};
+use crate::ids::Role;
+use drystone_core::{Bio, BioList, IoBuf, PortId};
 
 /// The effects of a turn, for its channel to hand on.
 #[derive(Default)]
 pub(crate) struct TurnEffects {
     /// Blocks to be read and written.
     pub(crate) io: Vec<MemberIo>,
+    /// Bios of row writes, for the members of these roles.
+    pub(crate) row_bios: Vec<(Role, Box<Bio>)>,
+    /// Idle buffers for row writes, which this context used last.
+    pub(crate) row_bufs: Vec<IoBuf>,
     /// Items that have ended.
     pub(crate) done: BioList,
     pub(crate) reports: Vec<Report>,

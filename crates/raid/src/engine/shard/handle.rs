@@ -80,7 +80,7 @@ impl Steps<'_> {
             State::Writing | State::Recording => return self.written(),
             State::AwaitingRoom => return self.send_again(),
             State::Logging => return self.logged(),
-            State::Reading | State::AwaitingBitmap | State::AwaitingList => {
+            State::Reading | State::AwaitingBitmap | State::AwaitingList | State::InRow => {
                 stripe.state = State::Idle;
             }
             State::Idle => {}

@@ -93,6 +93,26 @@ impl Items {
         Some((sector - sector % STRIPE_SECTORS, piece))
     }
 
+    /// An item that writes data, of which nothing is attached yet.
+    pub(super) fn fresh_write(&self, number: u32) -> Option<&Bio> {
+        let item = &self.items[number];
+        let is_fresh = item.attached == 0 && !item.is_sync && item.bio.op == Op::Write;
+        is_fresh.then_some(&*item.bio)
+    }
+
+    /// Count all of a fresh item as attached, in one piece.
+    pub(super) fn attach_whole(&mut self, number: u32) {
+        let item = &mut self.items[number];
+        (item.attached, item.pieces) = (item.bio.bytes, 1);
+    }
+
+    /// Take back [`Items::attach_whole`].
+    pub(super) fn detach(&mut self, number: u32) {
+        let item = &mut self.items[number];
+        debug_assert!(item.pieces == 1 && !item.has_more());
+        (item.attached, item.pieces) = (0, 0);
+    }
+
     /// Count the next piece of an item as attached. Returns the work that the piece asks for, and
     /// the item's port.
     pub(super) fn attach(&mut self, piece: &Piece) -> (Work, PortId) {
@@ -136,9 +156,8 @@ impl Items {
     }
 
     /// The items that wait, in their order.
-    #[cfg(test)]
-    pub(super) fn waiting(&self) -> &VecDeque<u32> {
-        &self.waiting
+    pub(super) fn waiting(&self) -> impl Iterator<Item = u32> {
+        self.waiting.iter().copied()
     }
 
     /// The item at a position of the line, from 0.

@@ -14,14 +14,13 @@
 #![allow(unsafe_code, reason = "memory of a write stands for a block of the cache")]
 
 use super::handle::Steps;
-use super::items::Items;
 use super::piece::Piece;
 use super::stripe::Stripe;
 use crate::engine::roles::Roles;
 use crate::ids::Role;
 use crate::layout::BLOCK_BYTES;
 use drystone_core::mistake;
-use drystone_core::{BioFlags, IoBuf};
+use drystone_core::{Bio, BioFlags, IoBuf};
 
 impl Steps<'_> {
     /// Put the data of all writes that are under way into the cache. Returns the flags of their
@@ -34,7 +33,8 @@ impl Steps<'_> {
             let piece = stripe.draining[index];
             let bio = items.bio(piece.item);
             flags |= bio.flags & (BioFlags::FUA | BioFlags::SYNC);
-            match lent(items, &piece).filter(|_| may_lend) {
+            let is_lent = may_lend && piece.is_whole();
+            match is_lent.then(|| lent(items.bio(piece.item), piece.at, BLOCK_BYTES)).flatten() {
                 Some(lent) => stripe.set_aside(piece.role, lent),
                 None => {
                     bio.copy_data_from(piece.at, &mut stripe.block_mut(piece.role)[piece.range()])
@@ -45,11 +45,13 @@ impl Steps<'_> {
     }
 }
 
-/// The writer's memory of a piece that covers a whole block.
-fn lent(items: &Items, piece: &Piece) -> Option<IoBuf> {
-    // SAFETY: the item ends after `give_back`, which drops the buffer; blocks that hold data are
-    // only read while a stripe is written, and those that come back from members are what was sent.
-    unsafe { items.bio(piece.item).lend_data(piece.at, BLOCK_BYTES) }
+/// The writer's memory of `bytes` bytes of an item from byte `at` on, if it may stand for a buffer.
+/// The buffer must be dropped before the item ends, and nobody may write to it.
+pub(super) fn lent(bio: &Bio, at: u64, bytes: usize) -> Option<IoBuf> {
+    // SAFETY: the item ends after the buffer is dropped: by `give_back`, or when the bio of a row
+    // write comes back. Blocks that hold data are only read while a stripe or row is written, and
+    // those that come back from members are what was sent.
+    unsafe { bio.lend_data(at, bytes) }
 }
 
 impl Stripe {

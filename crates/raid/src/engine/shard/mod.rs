@@ -6,6 +6,7 @@
 //!
 //! An *item* is a bio, or a part of one, that lies in one region of the members and so in one
 //! shard. It is attached to its stripes piece by piece, and ends when all of them are done with it.
+//! Items that cover whole rows pass the stripes by (`rows`).
 //!
 //! Invariants:
 //! * Items that find no idle stripe wait in line. Only the state of this shard decides whether one
@@ -38,6 +39,7 @@ mod member_io;
 mod models;
 mod piece;
 mod ready;
+mod rows;
 mod runs;
 mod stripe;
 mod sync;
@@ -57,6 +59,7 @@ use handle::Steps;
 use items::Items;
 use piece::Piece;
 use ready::ReadyQueue;
+use rows::RowWrites;
 use runs::Runs;
 use stripe::State;
 
@@ -67,8 +70,11 @@ pub(crate) use effects::TurnEffects;
 pub(crate) struct Shard {
     stripes: StripeCache,
     items: Items,
+    /// Items that have come in this turn and are not attached yet.
+    arrivals: Vec<u32>,
     ready: ReadyQueue,
     runs: Runs,
+    rows: RowWrites,
     /// Buffers for computed parity, to compare with the stripe's.
     scratch: [IoBuf; 2],
     /// The epoch of the newest configuration that a turn here has worked by.
@@ -81,8 +87,10 @@ impl Shard {
         Shard {
             stripes: StripeCache::new(),
             items: Items::new(),
+            arrivals: Vec::new(),
             ready: ReadyQueue::default(),
             runs: Runs::default(),
+            rows: RowWrites::default(),
             scratch: [IoBuf::zeroed(BLOCK_BYTES), IoBuf::zeroed(BLOCK_BYTES)],
             epoch: 0,
             counts: ShardCounts::default(),
@@ -124,24 +132,40 @@ impl Shard {
         }
         self.epoch = turn.epoch;
         self.stripes.resize(turn, stripes);
+        self.rows.drop_buffers();
         self.wake(turn, out);
         self.ready.push_awaiting(&mut self.stripes);
     }
 
-    /// Take in an item.
-    pub(crate) fn accept(
-        &mut self,
-        turn: &TurnInput<'_>,
-        bio: Box<Bio>,
-        is_sync: bool,
-        out: &mut TurnEffects,
-    ) {
-        let port = bio.port;
+    /// Take in an item, for [`Shard::handle_ready`] of the same turn.
+    pub(crate) fn accept(&mut self, bio: Box<Bio>, is_sync: bool) {
         let number = self.items.insert(bio, is_sync);
+        self.arrivals.push(number);
+    }
+
+    /// Begin the work on the items that have come in this turn.
+    fn attach_arrivals(&mut self, turn: &TurnInput<'_>, out: &mut TurnEffects) {
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        let mut left = &arrivals[..];
+        while let [number, ..] = *left {
+            let taken = match self.items.has_waiting() {
+                true => 0,
+                false => self.begin_rows(turn, Some(left), out),
+            };
+            if taken == 0 {
+                self.attach_arrival(turn, number, out);
+            }
+            left = &left[taken.max(1)..];
+        }
+        arrivals.clear();
+        self.arrivals = arrivals;
+    }
+
+    fn attach_arrival(&mut self, turn: &TurnInput<'_>, number: u32, out: &mut TurnEffects) {
         if !self.attach(turn, number, false, out) {
             self.counts.waited += 1;
             self.items.wait_last(number);
-            out.add_remote(port);
+            out.add_remote(self.items.port(number));
         }
         self.items.end_if_done(number, &mut out.done);
     }
@@ -215,24 +239,28 @@ impl Shard {
 
     /// Let the first item of the line go on, and the next ones while stripes are idle.
     fn wake(&mut self, turn: &TurnInput<'_>, out: &mut TurnEffects) {
-        while self.stripes.has_idle()
-            && !mistake!("stripe_wake")
-            && let Some(number) = self.items.next_waiting()
-        {
-            self.counts.woken += 1;
-            if !self.attach(turn, number, true, out) {
+        while self.stripes.idle() > 0 && self.items.has_waiting() && !mistake!("stripe_wake") {
+            let taken = self.begin_rows(turn, None, out);
+            let woken = (0..taken.max(1)).map_while(|_| self.items.next_waiting()).last();
+            self.counts.woken += taken.max(1) as u64;
+            if taken == 0
+                && let Some(number) = woken
+                && !self.attach(turn, number, true, out)
+            {
                 self.items.wait_first(number);
             }
         }
     }
 
-    /// Take the steps of all stripes whose next step is due.
+    /// Begin what has come in this turn, and take the steps of all stripes whose next step is due.
     pub(crate) fn handle_ready(
         &mut self,
         turn: &TurnInput<'_>,
         stripes: usize,
         out: &mut TurnEffects,
     ) {
+        self.release_rows(turn, stripes, out);
+        self.attach_arrivals(turn, out);
         while let Some(id) = self.ready.pop(&mut self.stripes) {
             let steps = Steps {
                 turn,
@@ -263,8 +291,9 @@ impl Shard {
         &mut self,
         turn: &TurnInput<'_>,
         out: &mut TurnEffects,
-        send: impl FnMut(Role, bool, Box<Bio>),
+        mut send: impl FnMut(Role, bool, Box<Bio>),
     ) {
+        out.row_bios.drain(..).for_each(|(role, bio)| send(role, false, bio));
         self.runs.make(turn, &mut self.stripes, &mut out.io, send);
     }
 

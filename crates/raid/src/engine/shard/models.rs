@@ -66,7 +66,7 @@ impl Model {
             while let Some(bio) = all.pop() {
                 match bio.is_of_channel() {
                     true => shard.run_ended(&turn, bio, out),
-                    false => shard.accept(&turn, bio, false, out),
+                    false => shard.accept(bio, false),
                 }
             }
             shard.handle_ready(&turn, stripes, out);

@@ -4,10 +4,12 @@
 //! * A run has a number from the time its bio is made until the bio has come back. The bio owns the
 //!   blocks meanwhile, in the order of the run's stripes.
 //! * All blocks of a run have the same member, direction and flags.
+//! * The run of a row write has no stripes of its own: `row` names the write, which has them.
 //! * A bio that is kept has no buffers, and a list that is kept is empty.
 
 use super::cache::StripeCache;
 use super::member_io::MemberIo;
+use super::rows::RowId;
 use crate::engine::conf::Member;
 use crate::engine::turn::TurnInput;
 use crate::ids::{MemberNumber, Role, StripeId};
@@ -25,6 +27,8 @@ pub(super) struct Run {
     /// md's number of the device.
     pub(super) number: MemberNumber,
     pub(super) stripes: Vec<StripeId>,
+    /// The row write that the bio is a part of.
+    pub(super) row: Option<RowId>,
 }
 
 /// See the module's text. The shard keeps memory for bios from turn to turn, because all of its
@@ -85,17 +89,33 @@ impl Runs {
                 false => stripe.blocks[io.role.index()].take().expect("it is in the cache"),
             });
         }
-        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
-        bio.set_bufs(&mut self.bufs);
         let mut list = self.lists.pop().unwrap_or_default();
         list.extend(ios.iter().map(|io| io.stripe));
-        let first = ios[0];
+        self.bio_of(Run { first: ios[0], number: member.number, stripes: list, row: None }, member)
+    }
+
+    /// Make the bio of a member's part of a row write, with the buffers `bufs`, which is emptied.
+    pub(super) fn make_of_row(
+        &mut self,
+        (row, first): (RowId, MemberIo),
+        member: &Member,
+        bufs: &mut Vec<IoBuf>,
+    ) -> Box<Bio> {
+        std::mem::swap(&mut self.bufs, bufs);
+        let stripes = self.lists.pop().unwrap_or_default();
+        self.bio_of(Run { first, number: member.number, stripes, row: Some(row) }, member)
+    }
+
+    /// The bio of a run, with the buffers `bufs`.
+    fn bio_of(&mut self, run: Run, member: &Member) -> Box<Bio> {
+        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
+        bio.set_bufs(&mut self.bufs);
+        let first = run.first;
         bio.op = if first.is_write { Op::Write } else { Op::Read };
         bio.sector = Sector(member.data_offset + first.sector);
         bio.flags = first.flags;
         // The member's queue must not merge these blocks again.
         bio.flags.set(BioFlags::NOMERGE, first.is_alone);
-        let run = Run { first, number: member.number, stripes: list };
         bio.user_data = self.runs.insert(run).into();
         bio
     }

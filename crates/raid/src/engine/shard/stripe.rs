@@ -57,6 +57,8 @@ pub(super) enum State {
     AwaitingList,
     /// The log must have the partial parity of the writes in `draining`.
     Logging,
+    /// All its blocks are written by a write of whole rows, which does not use `blocks`.
+    InRow,
 }
 
 /// See the module's text.
@@ -172,7 +174,7 @@ impl Stripe {
 
     /// Blocks are on their way to members, or may not have arrived.
     pub(super) fn is_being_written(&self) -> bool {
-        matches!(self.state, State::Writing | State::Recording | State::AwaitingRoom)
+        matches!(self.state, State::Writing | State::Recording | State::AwaitingRoom | State::InRow)
     }
 
     /// The items that have pieces or a synchronisation here.

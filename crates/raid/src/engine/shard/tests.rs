@@ -20,6 +20,9 @@ use drystone_parity::{Parity, gf};
 use proptest::prelude::*;
 use std::sync::Arc;
 
+#[cfg(not(loom))]
+mod rows;
+
 const USED: u64 = 128;
 const OFFSET: u64 = 16;
 
@@ -127,7 +130,11 @@ pub(crate) fn with_turn(conf: &Conf, with: impl FnOnce(&TurnInput<'_>)) {
 
 impl Bench {
     fn new(level: Level, number: u32, disks: u32, stripes: usize) -> Self {
-        let layout = Layout::new(level, number, disks, 16).unwrap();
+        Self::with_layout(Layout::new(level, number, disks, 16).unwrap(), stripes)
+    }
+
+    fn with_layout(layout: Layout, stripes: usize) -> Self {
+        let disks = layout.disks();
         let size_bytes = layout.array_sectors(USED).unwrap() * SECTOR_SIZE;
         let conf = conf_of(layout, size_bytes);
         let mut bench = Bench {
@@ -255,7 +262,7 @@ impl Bench {
         bio.flags.set(BioFlags::STABLE, number.is_multiple_of(2));
         bio.user_data = number;
         self.busy.push((number, range));
-        self.turn(|shard, turn, out| shard.accept(turn, bio, false, out));
+        self.turn(|shard, _, _| shard.accept(bio, false));
     }
 
     fn sync(&mut self, action: SyncAction) {
@@ -264,7 +271,7 @@ impl Bench {
         bio.user_data = self.next;
         self.next += 1;
         self.busy.push((bio.user_data, 0..0));
-        self.turn(|shard, turn, out| shard.accept(turn, bio, true, out));
+        self.turn(|shard, _, _| shard.accept(bio, true));
         self.drain();
     }
 
@@ -298,7 +305,12 @@ impl Bench {
         while !self.busy.is_empty() || !self.flight.is_empty() || !is_heard(self) {
             self.end_one(left * 7);
             left -= 1;
-            assert!(left > 0, "stuck: {:?} of {:?}", self.busy, self.shard.items.waiting());
+            assert!(
+                left > 0,
+                "stuck: {:?} of {:?}",
+                self.busy,
+                self.shard.items.waiting().collect::<Vec<_>>()
+            );
         }
         assert_eq!((self.shard.items.len(), self.shard.active()), (0, 0));
     }
@@ -555,7 +567,7 @@ fn only_the_block_fails_that_is_bad() {
     check.user_data = bench.next;
     bench.busy.push((bench.next, 0..0));
     bench.next += 1;
-    bench.turn(|shard, turn, out| shard.accept(turn, check, true, out));
+    bench.turn(|shard, _, _| shard.accept(check, true));
     let together = bench.flight.iter().position(|(n, bio)| *n == 1 && bio.bytes > 4096);
     let first = bench.flight.len();
     bench.end_one(together.expect("its blocks are read in one bio"));
@@ -596,16 +608,17 @@ fn with_too_much_lost_what_is_left_is_read_and_nothing_is_written() {
 #[test]
 fn stable_memory_of_a_whole_stripe_is_not_copied() {
     for (flags, sectors, lent) in
-        [(BioFlags::STABLE, 32, 2), (BioFlags::empty(), 32, 0), (BioFlags::STABLE, 16, 0)]
+        [(BioFlags::STABLE, 24, 2), (BioFlags::empty(), 24, 0), (BioFlags::STABLE, 16, 0)]
     {
         let mut bench = Bench::new(Level::Raid5, 2, 3, 4);
-        // With chunks of 16 sectors, the first blocks of two chunks are the data of one stripe.
-        let mut bio = Bio::write(Sector(0), IoBuf::from_slice(&[7; 32 * 512][..sectors * 512]));
+        // With chunks of 16 sectors, the second blocks of two chunks are the data of one stripe.
+        let (start, end) = (8 * 512, (8 + sectors) * 512);
+        let mut bio = Bio::write(Sector(8), IoBuf::from_slice(&[7; 24 * 512][..sectors * 512]));
         (bio.flags, bio.user_data) = (flags, 1);
         let memory = bio.buf().expect("its own").as_ptr_range();
-        bench.model[..sectors * 512].fill(7);
-        bench.busy.push((1, 0..sectors as u64));
-        bench.turn(|shard, turn, out| shard.accept(turn, bio, false, out));
+        bench.model[start..end].fill(7);
+        bench.busy.push((1, 8..8 + sectors as u64));
+        bench.turn(|shard, _, _| shard.accept(bio, false));
         while bench.flight.iter().any(|(_, bio)| bio.op == Op::Read) {
             bench.end_one(0);
         }
@@ -615,7 +628,7 @@ fn stable_memory_of_a_whole_stripe_is_not_copied() {
         assert_eq!(found, lent, "{flags:?}, {sectors} sectors");
         bench.drain();
         let before = bench.shard.counts().reads;
-        bench.submit(Op::Read, 0, 8);
+        bench.submit(Op::Read, 8, 8);
         bench.drain();
         assert_eq!(bench.shard.counts().reads > before, lent > 0, "{flags:?}, {sectors} sectors");
     }
@@ -635,7 +648,7 @@ fn what_is_lost_is_listed_before_it_is_rewritten() {
     bench.busy.push((1, 0..0));
     bench.next = 2;
     bench.broken[1] = true;
-    bench.turn(|shard, turn, out| shard.accept(turn, sync, true, out));
+    bench.turn(|shard, _, _| shard.accept(sync, true));
     while !bench.flight.is_empty() {
         bench.end_one(0);
     }
@@ -685,7 +698,7 @@ fn a_read_is_not_tried_again_on_a_successor_that_lacks_the_block() {
         check.user_data = bench.next;
         bench.busy.push((bench.next, 0..0));
         bench.next += 1;
-        bench.turn(|shard, turn, out| shard.accept(turn, check, true, out));
+        bench.turn(|shard, _, _| shard.accept(check, true));
         let position =
             bench.flight.iter().position(|(number, bio)| *number == 0 && bio.bytes == 8192);
         let (_, mut late) = bench.flight.swap_remove(position.expect("both blocks at once"));
