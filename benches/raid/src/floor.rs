@@ -112,7 +112,7 @@ impl Floor {
             self.parity(at);
         }
         for number in 0..self.members.len() {
-            self.to_member(number);
+            self.write_chunk(number);
         }
         self.next_row = (self.next_row + 1) % self.of.depth;
         self.next_place = (self.next_place + self.of.chunk_bytes as u64) % self.of.member_bytes;
@@ -140,7 +140,7 @@ impl Floor {
         }
     }
 
-    fn to_member(&mut self, number: usize) {
+    fn write_chunk(&mut self, number: usize) {
         let is_writers = self.of.is_stable && number < self.of.data;
         let row = if is_writers { &mut self.rows[self.next_row] } else { &mut self.copy };
         self.bio.set_buf(row[number].take().expect("it is here"), None);

@@ -6,6 +6,7 @@ mod conf;
 mod plan;
 mod port;
 mod ppl;
+mod region;
 mod roles;
 mod shard;
 mod shared;
@@ -17,8 +18,9 @@ pub use conf::SyncAction;
 pub(crate) use conf::{Conf, ConfSpec, IN_SYNC, LogArea, Member, Patches, PplConf, RoleSlot};
 pub use plan::RmwLevel;
 pub(crate) use port::Origin;
+pub(crate) use region::REGION_SECTORS;
 pub use shard::ShardCounts;
-pub(crate) use shared::{REGION_SECTORS, Shared, Wanted};
+pub(crate) use shared::{Shared, Wanted};
 pub(crate) use turn::{Fault, Report};
 
 #[cfg(all(test, not(loom)))]

@@ -1,7 +1,7 @@
 //! Where a bio goes: to a member as it is, to the shards in parts, or to all members.
 
 use super::ArrayChannel;
-use crate::engine::shared::{REGION_SECTORS, shard_of};
+use crate::engine::region::{REGION_SECTORS, shard_of};
 use crate::ids::Role;
 use crate::layout::{Layout, MemberAddress};
 use drystone_core::check::is_plain;

@@ -29,6 +29,7 @@
 mod cache;
 mod completion;
 mod compute;
+mod cover;
 mod effects;
 mod handle;
 mod items;
@@ -39,6 +40,7 @@ mod member_io;
 mod models;
 mod piece;
 mod ready;
+mod row_steps;
 mod rows;
 mod runs;
 mod stripe;

@@ -100,7 +100,7 @@ fn the_regions_of_a_row_with_long_chunks_come_as_items_of_their_own() {
 }
 
 /// The sectors of a region, which is the longest piece of a row.
-const REGION: u64 = crate::engine::shared::REGION_SECTORS;
+const REGION: u64 = crate::engine::region::REGION_SECTORS;
 
 #[test]
 fn a_row_that_a_member_fails_is_written_by_its_stripes() {
