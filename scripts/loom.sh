@@ -29,6 +29,7 @@ drystone-core  wake_store          loom_wake_ends_waits_of_two
 drystone-core  pending_clear       loom_pending
 drystone-core  handover_tell       loom_handover
 drystone-core  handover_done       loom_handover
+drystone-core  look_before_clear   loom_pending_wakes_for_every_job_done
 drystone-core  quiesced_in_flight     loom_quiesced
 drystone-core  quiesced_epoch         loom_quiesced
 drystone-core  turn_publish_fence  loom_turn

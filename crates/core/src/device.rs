@@ -139,7 +139,8 @@ pub trait Channel: Send {
     /// Parts with this channel's end_io hook ([`crate::Bio::set_end_io`]) or bios of its own
     /// ([`Bio::give_to_channel`]) have ended, or bios that it may retry
     /// ([`Bio::begin_remap_with_retry`]) have failed; their status says how. A part, or another's
-    /// bio, goes on when it is given to [`Env::end_bio`], which ends it for good.
+    /// bio, goes on when it is given to [`Env::end_bio`], which ends it for good. Also called, with
+    /// or without bios, after [`Env::call_again`].
     fn returned(&mut self, env: &mut Env, bios: &mut BioList) {
         while let Some(bio) = bios.pop() {
             env.end_bio(bio);

@@ -226,6 +226,7 @@ impl ContextCore {
         }
         let link = self.env.links.link(id);
         let (mut down, mut returned) = (link.down.take(), link.returned.take());
+        let is_called_again = std::mem::take(&mut link.is_called_again);
         // Taken only with something in it: its memory must stay there.
         let mut done = match link.remapped_done.is_empty() {
             true => Vec::new(),
@@ -237,7 +238,7 @@ impl ContextCore {
             done.clear();
             self.env.links.link(id).remapped_done = done;
         }
-        if !returned.is_empty() {
+        if !returned.is_empty() || is_called_again {
             channel.returned(&mut self.env, &mut returned);
         }
         if !down.is_empty() {

@@ -143,12 +143,11 @@ impl Env {
         }
     }
 
-    /// Send `bios` (emptied), the rest of what channel `channel` was given, to it once more, after
-    /// all other channels of this context have done what they have to do now.
-    pub fn put_off(&mut self, channel: ChannelId, bios: &mut BioList) {
-        if !bios.is_empty() {
-            self.links.put_off(channel, bios);
-        }
+    /// Have the calling channel, `channel`, called again after the channels that it has sent bios
+    /// to, and within the same call of the context: its [`Channel::returned`] gets what has come
+    /// back until then, perhaps nothing.
+    pub fn call_again(&mut self, channel: ChannelId) {
+        self.links.call_again(channel);
     }
 
     /// A volume, whose channel is `channel`, remaps `bio`: it counts as in flight there until it

@@ -45,6 +45,8 @@ pub(super) struct Link {
     pub(super) down: BioList,
     pub(super) returned: BioList,
     pub(super) remapped_done: Vec<RemappedDone>,
+    /// The channel asked to be called again.
+    pub(super) is_called_again: bool,
     in_flight: usize,
     is_ready: bool,
     /// The owner has the number, for as long as it likes.
@@ -162,12 +164,12 @@ impl Links {
         self.ready(channel).down.append(bios);
     }
 
-    /// As [`Links::send_all_down`], behind all that is ready now.
-    pub(super) fn put_off(&mut self, channel: ChannelId, bios: &mut BioList) {
+    /// Call the channel again, after all that are ready now.
+    pub(super) fn call_again(&mut self, channel: ChannelId) {
         if std::mem::take(&mut self.links[channel.index()].is_ready) {
             self.ready.retain(|ready| *ready != channel);
         }
-        self.ready(channel).down.append(bios);
+        self.ready(channel).is_called_again = true;
     }
 
     pub(super) fn give_back(&mut self, channel: ChannelId, bio: Box<Bio>) {

@@ -91,8 +91,21 @@ impl Waker for EventFd {
     }
 }
 
+/// What a sleeper does with a wake-up: first `clear`, then `look` for what it was for. The waker
+/// does its part the other way round.
+#[inline]
+pub(super) fn clear_and_look<T>(of: &mut T, clear: impl FnOnce(&mut T), look: impl FnOnce(&mut T)) {
+    if crate::mutated!("look_before_clear") {
+        look(of);
+        return clear(of);
+    }
+    clear(of);
+    look(of);
+}
+
 #[cfg(all(test, loom))]
 mod loom_tests {
+    use super::super::handover::handover;
     use super::*;
     use crate::mailbox::{Mailbox, Message};
     use crate::units::ChannelId;
@@ -136,6 +149,51 @@ mod loom_tests {
                 look();
             }
             assert_eq!(got, 2, "a message without a wake-up");
+        });
+    }
+
+    /// A job that the taker has done wakes its giver, who sleeps only while the descriptor is not
+    /// readable: no job is left behind.
+    #[test]
+    fn loom_pending_wakes_for_every_job_done() {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(3);
+        builder.check(|| {
+            let shared = Arc::new((Pending::new(), AtomicBool::new(false)));
+            let (mut giver, mut taker) = handover(2);
+            [1, 2].into_iter().for_each(|job| giver.put(job).unwrap());
+            giver.tell();
+            let of_taker = shared.clone();
+            let worker = loom::thread::spawn(move || {
+                while let Some(job) = taker.next() {
+                    taker.finish(job);
+                    let (pending, readable) = &*of_taker;
+                    if pending.raise() {
+                        readable.store(true, Ordering::SeqCst);
+                    }
+                }
+            });
+            let (pending, readable) = &*shared;
+            let mut back = 0;
+            let mut reap = || {
+                let clear_if_woken = |_: &mut u32| {
+                    if readable.load(Ordering::SeqCst) {
+                        clear(pending, readable);
+                    }
+                };
+                clear_and_look(&mut back, clear_if_woken, |back| {
+                    while giver.take_done().is_some() {
+                        *back += 1;
+                    }
+                });
+                back
+            };
+            let mut got = reap();
+            worker.join().unwrap();
+            while got < 2 {
+                assert!(readable.load(Ordering::SeqCst), "the giver sleeps for ever");
+                got = reap();
+            }
         });
     }
 }

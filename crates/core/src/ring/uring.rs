@@ -16,7 +16,7 @@
 
 use super::direct::Direct;
 use super::entries::file_entry;
-use super::eventfd::EventFd;
+use super::eventfd::{EventFd, clear_and_look};
 use super::helpers::{Job, Outbox, Pool};
 use super::local::Local;
 use super::registered::Registered;
@@ -422,11 +422,15 @@ impl Ring for UringRing {
         if self.direct.in_flight() > 0 {
             self.direct.reap(out);
         }
-        if !self.uring.completion().is_empty() {
-            self.reap_entries(out);
-        }
-        // After the waker was cleared there: the helper's next wake-up comes, or its write is seen.
-        self.local.reap(out);
+        clear_and_look(
+            &mut (self, out),
+            |(ring, out)| {
+                if !ring.uring.completion().is_empty() {
+                    ring.reap_entries(out);
+                }
+            },
+            |(ring, out)| ring.local.reap(out),
+        );
     }
 
     fn in_flight(&self) -> usize {

@@ -44,8 +44,8 @@ use std::sync::Arc;
 use traffic::Traffic;
 use work_set::WorkSet;
 
-/// After writes of so many bytes the members get theirs before further writes go on, while the
-/// core's caches hold the data.
+/// After writes of so many bytes, at the end of a row, the members are called before further writes
+/// go on: one that copies at once finds the data in the core's caches.
 const WRITTEN_AT_ONCE: u64 = 128 << 10;
 
 /// One context's way into an array. On cache lines of its own.
@@ -66,8 +66,8 @@ pub struct ArrayChannel {
     log_effects: LogEffects,
     flushes: Flushes,
     held: HeldBios,
-    /// Bios at the head of the next ones, which have been stamped already.
-    put_off: usize,
+    /// Bios that go on when the members have got what was sent to them.
+    later: BioList,
     traffic: Traffic,
 }
 
@@ -89,7 +89,7 @@ impl ArrayChannel {
             log_effects: LogEffects::default(),
             flushes: Flushes::new(),
             held: HeldBios::default(),
-            put_off: 0,
+            later: BioList::new(),
             traffic: Traffic::new(shared.stats.for_channel()),
             shared,
         };
@@ -156,17 +156,34 @@ impl ArrayChannel {
         }
     }
 
-    /// Note when the bios were submitted. Those that were put off know it.
-    #[inline]
-    fn stamp(&mut self, bios: &mut BioList, now: u64) {
-        let mut left = std::mem::take(&mut self.put_off);
-        let mut put_off = bios.take_while(|_| {
-            let is_put_off = left > 0;
-            left -= usize::from(is_put_off);
-            is_put_off
-        });
-        bios.stamp(now);
-        bios.prepend(&mut put_off);
+    /// Start the bios of `later`; but after some bytes of writes let the members go on first.
+    fn start_some(&mut self, env: &mut Env) {
+        let (mut bios, is_sync) = (self.later.take(), self.peers.is_sync());
+        if self.conf().is_suspended && !is_sync {
+            return self.hold(env, &mut bios);
+        }
+        let moves = !is_sync && !self.conf().is_closed;
+        let (mut moved, mut written) = (0, 0_u64);
+        loop {
+            moved += if moves { self.move_reads(env, &mut bios) } else { 0 };
+            let Some(bio) = bios.pop() else { break };
+            written = written.saturating_add(if bio.op == Op::Write { bio.bytes } else { 0 });
+            let is_row_end = bio.end_sector().0.is_multiple_of(self.conf().layout.row_sectors());
+            self.start(env, bio);
+            if is_row_end && written >= WRITTEN_AT_ONCE && !is_sync {
+                break;
+            }
+        }
+        if moved > 0 {
+            self.traffic.start(OpGroup::Read, moved as u64);
+            env.count_remapped(self.id, moved);
+        }
+        self.traffic.publish_started();
+        self.run_touched(env);
+        if !bios.is_empty() {
+            self.later = bios;
+            env.call_again(self.id);
+        }
     }
 
     /// Check a bio that was just submitted, and send it on its way.
@@ -274,30 +291,9 @@ impl Channel for ArrayChannel {
         self.refresh(env);
         let now = env.time.submit_time();
         self.shared.stats.busy.update(now, false, env.remapped_in_flight(self.id) > 0);
-        self.stamp(bios, now);
-        if self.conf().is_suspended && !self.peers.is_sync() {
-            return self.hold(env, bios);
-        }
-        let moves = !self.peers.is_sync() && !self.conf().is_closed;
-        let (mut moved, mut written) = (0, 0);
-        loop {
-            moved += if moves { self.move_reads(env, bios) } else { 0 };
-            let Some(bio) = bios.pop() else { break };
-            written += if bio.op == Op::Write { bio.bytes } else { 0 };
-            let is_row_end = bio.end_sector().0.is_multiple_of(self.conf().layout.row_sectors());
-            self.start(env, bio);
-            if is_row_end && written >= WRITTEN_AT_ONCE && !self.peers.is_sync() {
-                break;
-            }
-        }
-        if moved > 0 {
-            self.traffic.start(OpGroup::Read, moved as u64);
-            env.count_remapped(self.id, moved);
-        }
-        self.traffic.publish_started();
-        self.run_touched(env);
-        self.put_off = bios.len();
-        env.put_off(self.id, bios);
+        bios.stamp(now);
+        self.later.append(bios);
+        self.start_some(env);
     }
 
     fn remapped_done(&mut self, env: &mut Env, done: &[RemappedDone]) {
@@ -318,7 +314,10 @@ impl Channel for ArrayChannel {
                 false => self.retry_on_error(env, bio),
             }
         }
-        self.run_touched(env);
+        match self.later.is_empty() {
+            true => self.run_touched(env),
+            false => self.start_some(env),
+        }
     }
 
     fn message(&mut self, env: &mut Env, _message: Arc<Message>) {
@@ -334,7 +333,7 @@ impl Channel for ArrayChannel {
     }
 
     fn in_flight(&self) -> usize {
-        self.held.len() + self.flushes.len() + self.traffic.in_flight()
+        self.held.len() + self.later.len() + self.flushes.len() + self.traffic.in_flight()
     }
 
     /// Items may wait for I/O that another context began, and that context's owner may be away.
@@ -352,6 +351,7 @@ impl Channel for ArrayChannel {
 
     fn cancel_pending(&mut self, env: &mut Env) {
         let mut held = self.held.cancel();
+        held.append(&mut self.later);
         while let Some(bio) = held.pop() {
             env.end_with(bio, Status::Cancelled);
         }

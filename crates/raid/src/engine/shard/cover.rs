@@ -32,7 +32,7 @@ pub(super) fn unit_bytes(layout: &Layout) -> usize {
 fn rows_of(all: &Items, layout: &Layout, number: u32) -> Option<Range<u64>> {
     let (bio, row) = (all.fresh_write(number)?, layout.row_sectors());
     let sectors = bio.bytes / SECTOR_SIZE;
-    let is_whole = bio.sector.0.is_multiple_of(row) && sectors.is_multiple_of(row);
+    let is_whole = sectors > 0 && bio.sector.0.is_multiple_of(row) && sectors.is_multiple_of(row);
     let (first, data_disks) = (bio.sector.0, u64::from(layout.data_disks()));
     is_whole.then(|| first / data_disks..(first + sectors) / data_disks)
 }

@@ -80,8 +80,12 @@ impl Steps<'_> {
             State::Writing | State::Recording => return self.written(),
             State::AwaitingRoom => return self.send_again(),
             State::Logging => return self.logged(),
-            State::Reading | State::AwaitingBitmap | State::AwaitingList | State::InRow => {
+            State::Reading | State::AwaitingBitmap | State::AwaitingList => {
                 stripe.state = State::Idle;
+            }
+            State::InRow => {
+                stripe.state = State::Idle;
+                return self.write();
             }
             State::Idle => {}
         }

@@ -134,7 +134,7 @@ impl Shard {
         }
         self.epoch = turn.epoch;
         self.stripes.resize(turn, stripes);
-        self.rows.drop_buffers();
+        self.rows.resize(&turn.conf.layout, stripes);
         self.wake(turn, out);
         self.ready.push_awaiting(&mut self.stripes);
     }
@@ -243,12 +243,12 @@ impl Shard {
     fn wake(&mut self, turn: &TurnInput<'_>, out: &mut TurnEffects) {
         while self.stripes.idle() > 0 && self.items.has_waiting() && !mistake!("stripe_wake") {
             let taken = self.begin_rows(turn, None, out);
-            let woken = (0..taken.max(1)).map_while(|_| self.items.next_waiting()).last();
             self.counts.woken += taken.max(1) as u64;
-            if taken == 0
-                && let Some(number) = woken
-                && !self.attach(turn, number, true, out)
-            {
+            if taken > 0 {
+                continue;
+            }
+            let number = self.items.next_waiting();
+            if let Some(number) = number.filter(|number| !self.attach(turn, *number, true, out)) {
                 self.items.wait_first(number);
             }
         }

@@ -8,6 +8,7 @@ use super::rows::{RowId, RowWrite};
 use super::stripe::State;
 use crate::engine::turn::TurnInput;
 use crate::ids::{Role, StripeId};
+use crate::layout::STRIPE_SECTORS;
 use drystone_core::{Bio, BioFlags, Status, mistake};
 
 impl Shard {
@@ -53,7 +54,8 @@ impl Shard {
         let cover = &write.cover;
         for sector in cover.stripes() {
             let found = self.stripes.find(sector);
-            let Some(id) = self.stripes.claim(turn, sector, found) else { continue };
+            let id = self.stripes.claim(turn, sector, found);
+            let id = id.expect("there are idle stripes for all");
             let stripe = &mut self.stripes[id];
             (stripe.state, stripe.driver, stripe.uptodate) =
                 (State::InRow, turn.port, Default::default());
@@ -72,6 +74,9 @@ impl Shard {
             }
             self.items.attach_whole(*number);
         }
+        if self.items.has_waiting() {
+            self.join_row(turn, &write, out);
+        }
         let sector = cover.sectors().start;
         let (disks, blocks) = (layout.disks(), write.stripes.len() as u64);
         self.counts.full += blocks;
@@ -86,6 +91,21 @@ impl Shard {
         }
     }
 
+    /// Give the stripes of a row write their pieces of the items that wait for one of them.
+    fn join_row(&mut self, turn: &TurnInput<'_>, write: &RowWrite, out: &mut TurnEffects) {
+        let (mut position, sectors) = (0, write.cover.sectors());
+        while let Some(number) = self.items.waiting_at(position) {
+            while let Some((sector, piece)) = self.items.next_piece(&turn.conf.layout, number)
+                && sectors.contains(&sector)
+            {
+                let stripe = (sector - sectors.start) / STRIPE_SECTORS;
+                self.add_piece(write.stripes[stripe as usize], piece, out);
+            }
+            position += 1;
+        }
+        self.items.drop_attached_from_line();
+    }
+
     /// A bio of a row write has come back.
     pub(super) fn row_bio_ended(
         &mut self,
@@ -97,7 +117,6 @@ impl Shard {
         self.rows.keep_bufs(&turn.conf.layout, bio, &mut out.row_bufs);
         let is_ok = bio.status.is_ok() || mistake!("row_failure_forgotten");
         let Some((mut write, is_written)) = self.rows.bio_ended(row, is_ok) else { return };
-        write.stripes.iter().for_each(|id| self.stripes[*id].state = State::Idle);
         match is_written {
             true => self.row_written(&mut write, out),
             false => self.write_by_stripes(turn, &write, out),
@@ -109,16 +128,19 @@ impl Shard {
         for number in write.cover.items() {
             self.items.piece_done(*number, Status::Ok, &mut out.done);
         }
+        write.stripes.iter().for_each(|id| self.stripes[*id].state = State::Idle);
         self.rows.ended.append(&mut write.stripes);
     }
 
-    /// Have the stripes do the write, which find out what fails.
+    /// Have the stripes do the write, which find out what fails. It is the first thing that they do
+    /// ([`State::InRow`]): the members may not fit one another.
     fn write_by_stripes(&mut self, turn: &TurnInput<'_>, write: &RowWrite, out: &mut TurnEffects) {
         for number in write.cover.items() {
             self.items.detach(*number);
             let is_attached = self.attach(turn, *number, false, out);
             debug_assert!(is_attached, "the stripes are busy");
         }
+        write.stripes.iter().for_each(|id| self.ready.push(*id, &mut self.stripes[*id]));
     }
 
     /// Release the stripes of row writes that have ended, all before an item of the line goes on:

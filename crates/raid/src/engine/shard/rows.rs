@@ -20,7 +20,7 @@
 //!   what fails then.
 //! * Memory of a writer is only in bios of row writes. It is dropped when the bio comes back,
 //!   before its item ends.
-//! * All idle buffers are of [`unit_bytes`].
+//! * All idle buffers are of [`unit_bytes`]. They are not more than writes in flight can use at once.
 
 use super::compute::listed;
 use super::cover::{Cover, unit_bytes};
@@ -59,6 +59,8 @@ pub(super) struct RowWrites {
     spare: Vec<RowWrite>,
     /// Idle buffers.
     bufs: Vec<IoBuf>,
+    /// The most that writes in flight can use: the cache has no more stripes.
+    bufs_max: usize,
     /// Stripes of writes that have ended: to be released.
     pub(super) ended: Vec<StripeId>,
     /// The buffers of the rows that are being computed, by data slot.
@@ -105,12 +107,15 @@ impl RowWrites {
         near.pop().or_else(|| self.bufs.pop()).unwrap_or_else(|| IoBuf::zeroed(bytes))
     }
 
-    /// Keep the buffers of a bio that has come back.
+    /// Keep the buffers of a bio that has come back, as far as there is use for them.
     pub(super) fn keep_bufs(&mut self, layout: &Layout, bio: &mut Bio, near: &mut Vec<IoBuf>) {
         let (unit, near_max) = (unit_bytes(layout), NEAR_ROWS * layout.disks() as usize);
         for buf in bio.take_bufs().filter(|buf| !buf.is_lent() && buf.len() == unit) {
-            let to = if near.len() < near_max { &mut *near } else { &mut self.bufs };
-            to.push(buf);
+            if near.len() < near_max {
+                near.push(buf);
+            } else if self.bufs.len() < self.bufs_max {
+                self.bufs.push(buf);
+            }
         }
     }
 
@@ -152,9 +157,17 @@ impl RowWrites {
         }
     }
 
-    /// Forget the idle buffers: the cache has another size.
-    pub(super) fn drop_buffers(&mut self) {
-        self.bufs = Vec::new();
+    /// The number of idle buffers.
+    #[cfg(test)]
+    pub(super) fn idle_buffers(&self) -> usize {
+        self.bufs.len()
+    }
+
+    /// The cache has so many stripes now.
+    pub(super) fn resize(&mut self, layout: &Layout, stripes: usize) {
+        let units = (stripes * BLOCK_BYTES).div_ceil(unit_bytes(layout));
+        self.bufs_max = units * layout.disks() as usize;
+        self.bufs.truncate(self.bufs_max);
     }
 }
 

@@ -57,7 +57,8 @@ pub(super) enum State {
     AwaitingList,
     /// The log must have the partial parity of the writes in `draining`.
     Logging,
-    /// All its blocks are written by a write of whole rows, which does not use `blocks`.
+    /// A write of whole rows is writing all its blocks, without `blocks`. If that fails, the stripe
+    /// does the write, before anything else.
     InRow,
 }
 

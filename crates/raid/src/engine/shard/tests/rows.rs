@@ -134,6 +134,71 @@ fn a_cancelled_row_is_written_again() {
     assert!(bench.unwritten.is_empty());
 }
 
+/// A check and a read that wait in a row see nothing of a row that was written in part.
+#[test]
+fn a_row_that_fails_is_written_before_anything_else_is_done_to_its_stripes() {
+    let mut bench = bench(4);
+    let row = write(&mut bench, 0, ROW, (5, BioFlags::STABLE));
+    bring(&mut bench, [row]);
+    let mut check_bio = Bio::without_data(Op::Discard, Sector(0), 2 * BLOCK_BYTES as u64);
+    check_bio.user_data = 100;
+    bench.publish(|conf| conf.action = Some(SyncAction::Check));
+    bench.busy.push((100, 0..0));
+    bench.turn(|shard, _, _| shard.accept(check_bio, true));
+    bench.submit(Op::Read, 20, 3);
+    let (_, mut bio) = bench.flight.remove(1);
+    bio.status = Status::Cancelled;
+    bench.turn(|shard, turn, out| shard.run_ended(turn, bio, out));
+    bench.drain();
+    assert_eq!((bench.mismatches, bench.corrected), (0, 0));
+    check(&mut bench);
+}
+
+/// A write of a part of a row waits in line behind a write of the row: it joins that.
+#[test]
+fn an_item_in_line_joins_the_row_that_it_waits_for() {
+    let mut bench = bench(2);
+    let first = write(&mut bench, 2 * ROW, ROW, (1, BioFlags::STABLE));
+    let row = write(&mut bench, 0, ROW, (2, BioFlags::STABLE));
+    let part = write(&mut bench, 4, 1, (3, BioFlags::STABLE));
+    bring(&mut bench, [first, row, part]);
+    assert_eq!(bench.shard.items.waiting().count(), 2);
+    (0..4).for_each(|_| bench.end_one(0));
+    assert_eq!(bench.shard.items.waiting().count(), 0, "both go on");
+    assert_eq!(flight(&bench), [0, 1, 2, 3].map(|number| (number, 8192)));
+    check(&mut bench);
+}
+
+#[test]
+fn a_write_of_nothing_ends() {
+    let mut bench = bench(4);
+    let nothing = write(&mut bench, ROW, 0, (2, BioFlags::empty()));
+    let row = write(&mut bench, 0, ROW, (1, BioFlags::empty()));
+    bring(&mut bench, [row, nothing]);
+    bench.broken[3] = true;
+    bench.drain();
+    assert_eq!(bench.failed, 0);
+}
+
+/// The buffers that are kept are no more than writes can use at once, whichever shard gets them.
+#[test]
+fn idle_buffers_are_bounded() {
+    let mut bench = bench(4);
+    let all = 4 / 2 * 4;
+    for round in 0..20 {
+        let rows = [0, ROW].map(|at| write(&mut bench, at, ROW, (round, BioFlags::empty())));
+        bring(&mut bench, rows);
+        // Another shard's buffers come to this context.
+        bench.out.row_bufs.extend((0..3).map(|_| IoBuf::zeroed(8192)));
+        check(&mut bench);
+        assert!(bench.shard.rows.idle_buffers() <= all);
+    }
+    bench.stripes = 1;
+    bench.publish(|_| {});
+    bench.turn(|_, _, _| {});
+    assert!(bench.shard.rows.idle_buffers() <= 4);
+}
+
 #[test]
 fn work_for_a_row_that_is_being_written_waits_for_it() {
     let mut bench = bench(4);
