@@ -20,7 +20,8 @@
 //!   what fails then.
 //! * Memory of a writer is only in bios of row writes. It is dropped when the bio comes back,
 //!   before its item ends.
-//! * All idle buffers are of [`unit_bytes`]. They are not more than writes in flight can use at once.
+//! * All idle buffers are of [`unit_bytes`]. They are not more than writes in flight can use at
+//!   once.
 
 use super::compute::listed;
 use super::cover::{Cover, unit_bytes};
