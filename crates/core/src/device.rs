@@ -74,6 +74,12 @@ pub trait Device: ExtentSource + Send + Sync {
     /// The value of the attribute `name` (named as in sysfs, `queue/nr_requests`), if it has one.
     fn attribute(&self, name: &str) -> Option<String>;
 
+    /// False if a flush of the device does nothing now, because the device has no volatile write
+    /// cache. Cheap, and never waits; a device that would have to ask others says true.
+    fn has_volatile_cache(&self) -> bool {
+        true
+    }
+
     /// Change the attribute `name`, on the live device.
     ///
     /// # Errors

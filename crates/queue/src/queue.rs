@@ -19,6 +19,7 @@ use drystone_core::stats::{DeviceStats, DiskStats};
 use drystone_core::sync::{Lock, LockClass, LockCounters};
 use drystone_core::{Channel, ChannelId, Device, DeviceInfo, Env, Extent, Holders, Limits, Result};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 /// The options of a new queue; `None` keeps the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -119,6 +120,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 retired_locks: locks.sibling(),
                 locks,
                 read_only: options.read_only,
+                has_volatile_cache: AtomicBool::new(true),
             }),
         };
         queue.refresh_limits(None)?;
@@ -165,6 +167,7 @@ impl<D: Driver, S: Scheduler> RequestQueue<D, S> {
                 ..hw
             }
             .normalized();
+            s.has_volatile_cache.store(config.limits.write_cache, Relaxed);
             Ok(())
         })
     }
@@ -320,6 +323,10 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
 
     fn failures(&self) -> Option<&Failures> {
         Some(&self.shared.stats.failures)
+    }
+
+    fn has_volatile_cache(&self) -> bool {
+        self.shared.has_volatile_cache.load(Relaxed)
     }
 
     fn holders(&self) -> Option<&Holders> {

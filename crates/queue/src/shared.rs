@@ -13,7 +13,7 @@ use drystone_core::stats::DeviceStats;
 use drystone_core::sync::LockClass;
 use drystone_core::sync::{Lock, LockCounters};
 use drystone_core::{ContextId, Holders, Subscription};
-use std::sync::atomic::{AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Weak};
 
 /// The time until which the driver takes no scheduled unit (Linux `BLK_STS_DEV_RESOURCE`): the
@@ -80,6 +80,8 @@ pub(crate) struct Shared<D, S> {
     /// Counts the lock of `config`; the lock's holder writes it.
     pub(crate) locks: Arc<LockCounters>,
     pub(crate) read_only: bool,
+    /// The `write_cache` of the limits, for those who must not wait for `config`.
+    pub(crate) has_volatile_cache: AtomicBool,
 }
 
 impl<D, S: Scheduler> Shared<D, S> {
@@ -99,6 +101,7 @@ impl<D, S: Scheduler> Shared<D, S> {
             retired_locks: locks.sibling(),
             locks,
             read_only: false,
+            has_volatile_cache: AtomicBool::new(true),
         }
     }
 

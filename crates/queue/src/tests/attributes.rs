@@ -99,6 +99,7 @@ fn the_write_cache_is_what_the_user_says() {
         (rig.attribute("queue/write_cache"), rig.attribute("queue/fua")),
         ("write through".into(), "0".into())
     );
+    assert!(!rig.device.has_volatile_cache());
     rig.submit([Bio::flush(), with(write(0, 1), BioFlags::FUA | BioFlags::PREFLUSH)]);
     assert_eq!(rig.ended().len(), 2);
     assert_eq!(rig.ops(), [Op::Write], "nothing to flush");
@@ -108,6 +109,7 @@ fn the_write_cache_is_what_the_user_says() {
         (rig.attribute("queue/write_cache"), rig.attribute("queue/fua")),
         ("write back".into(), "1".into())
     );
+    assert!(rig.device.has_volatile_cache());
     rig.submit([Bio::flush(), with(write(8, 1), BioFlags::FUA)]);
     assert_eq!(rig.all_ended().len(), 2);
     assert_eq!(rig.ops(), [Op::Write, Op::Write, Op::Flush]);

@@ -302,8 +302,8 @@ impl Log {
             self.round.append(&mut self.queue);
             return self.let_go(out);
         };
-        if std::mem::take(&mut self.wants_flush) {
-            return self.flush(turn, out);
+        if std::mem::take(&mut self.wants_flush) && self.flush(turn, out) {
+            return;
         }
         let replacement = turn.conf.member(self.role, true).and_then(|m| Some((m, m.log?)));
         self.begin_round(turn, (member, area), replacement, out);
@@ -324,15 +324,21 @@ impl Log {
         bio
     }
 
-    fn flush(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) {
+    /// Flush the members with volatile caches. False if there are none.
+    fn flush(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) -> bool {
         let before = out.io.len();
         let roles = (0..turn.conf.layout.disks()).map(Role);
         for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
-            if let Some(member) = turn.conf.member(role, is_replacement) {
+            let member = turn.conf.member(role, is_replacement);
+            if let Some(member) = member.filter(|member| member.device.has_volatile_cache()) {
                 out.io.push((role, is_replacement, self.bio(member.number)));
             }
         }
-        self.phase = Phase::Flushing(out.io.len() - before);
+        let flushes = out.io.len() - before;
+        if flushes > 0 {
+            self.phase = Phase::Flushing(flushes);
+        }
+        flushes > 0
     }
 
     /// Write a header, and the partial parity of as many stripes as fit. A replacement gets both

@@ -272,6 +272,12 @@ fn caches_are_flushed_before_a_log_is_written_over() {
     let flushed =
         |device| entries[..log].iter().any(|entry| entry.op == Op::Flush && entry.device == device);
     assert!((0..4).all(flushed), "{entries:?}");
+    // A member that has no cache any more gets no flush.
+    stand.memories[0].has_cache.store(false, Relaxed);
+    stand.write(0, 3, 4096);
+    let entries = stand.power.take();
+    let flushes = entries.iter().filter(|entry| entry.op == Op::Flush);
+    assert_eq!(flushes.map(|entry| entry.device).collect::<Vec<_>>(), [1, 2, 3], "{entries:?}");
 }
 
 #[test]

@@ -292,6 +292,10 @@ impl Device for Shelf {
         DeviceInfo { name, kind: "memory", size_bytes, limits }
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.0.has_cache.load(Relaxed)
+    }
+
     fn open_channel(&self, env: &mut Env, id: ChannelId) -> Result<Box<dyn Channel>> {
         let word = Message::to(env.handle(), id, 0);
         self.0.words.lock(&self.0.locks).push(word);
