@@ -684,9 +684,21 @@ impl Bio {
     /// Point the bio, which a channel owns, at `bufs`, in their order, of which it has the data;
     /// the other way round [`Bio::take_bufs`]. Sets `bytes`.
     pub fn set_bufs(&mut self, bufs: &mut Vec<IoBuf>) {
+        self.set_buf_parts(bufs, |_, buf| 0..buf.len());
+    }
+
+    /// The same with the part of each buffer that `part` says, by its number.
+    ///
+    /// # Panics
+    /// If a part lies outside its buffer (our own mistake).
+    pub fn set_buf_parts(
+        &mut self,
+        bufs: &mut Vec<IoBuf>,
+        part: impl Fn(usize, &IoBuf) -> std::ops::Range<usize>,
+    ) {
         (self.buf, self.skip, self.view) = (None, 0, std::ptr::null());
         self.more.clear();
-        self.more.extend(bufs.iter().map(|buf| buf.segment(0..buf.len())));
+        self.more.extend(bufs.iter().enumerate().map(|(n, buf)| buf.segment(part(n, buf))));
         self.first = Segment::EMPTY;
         self.bytes = self.more.iter().map(|s| s.len as u64).sum();
         if let [only] = self.more[..] {

@@ -20,6 +20,9 @@
 //!   than any other header in the area. This is right for areas with one header and for rings of
 //!   several.
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
+//! * A device is left out of the flushes, and its log write needs no FUA, only while the device
+//!   itself says that it has no volatile cache ([`drystone_core::Device::has_volatile_cache`];
+//!   Linux: `wb_cache_on`).
 
 use super::conf::{LogArea, Member, PplConf};
 use super::turn::{Fault, Report, TurnInput};
@@ -33,6 +36,10 @@ use std::sync::Arc;
 
 /// A ticket's stripe is done.
 const DONE: u64 = 1 << 63;
+
+/// Bytes of a ticket's buffer: room for a header, and the partial parity behind it. So the log
+/// write of a single stripe is one piece of memory.
+const BUF_BYTES: usize = HEADER_BYTES + BLOCK_BYTES;
 
 /// Spare tickets: tickets of stripes that are done, kept for use again with their memory.
 ///
@@ -107,21 +114,27 @@ impl Ticket {
 
     /// Set the partial parity. `fill` writes it to a block of arbitrary content.
     pub(crate) fn set_partial(&mut self, fill: impl FnOnce(&mut [u8])) {
-        let mut partial = self.0.take_buf().unwrap_or_else(|| IoBuf::zeroed(BLOCK_BYTES));
-        fill(&mut partial);
-        self.0.set_buf(partial, None);
+        let mut buf = self.take_memory();
+        fill(&mut buf[HEADER_BYTES..]);
+        self.0.set_buf(buf, Some(HEADER_BYTES..BUF_BYTES));
     }
 
-    /// Take the partial parity, if there is any, with its memory.
+    fn take_memory(&mut self) -> IoBuf {
+        self.0.take_buf().unwrap_or_else(|| IoBuf::zeroed(BUF_BYTES))
+    }
+
+    fn has_partial(&self) -> bool {
+        self.0.bytes > 0
+    }
+
+    /// Take the memory of the partial parity, if there is any.
     fn take_partial(&mut self) -> Option<IoBuf> {
-        if self.0.bytes == 0 { None } else { self.0.take_buf() }
+        if self.has_partial() { self.0.take_buf() } else { None }
     }
 
     /// Give the ticket memory for its next partial parity.
     fn give_memory(&mut self, memory: &mut Vec<IoBuf>) {
-        // The first block is for the next header.
         if self.0.buf().is_none()
-            && memory.len() > 1
             && let Some(buf) = memory.pop()
         {
             self.0.set_buf(buf, None);
@@ -191,7 +204,8 @@ impl Ticket {
     }
 
     fn partial(&self) -> &[u8] {
-        self.0.buf().map_or(&[], |partial| &partial[..self.0.bytes as usize])
+        let end = HEADER_BYTES + self.0.bytes as usize;
+        self.0.buf().map_or(&[], |buf| &buf[HEADER_BYTES..end])
     }
 }
 
@@ -207,6 +221,20 @@ pub(crate) struct LogEffects {
     pub(crate) reports: Vec<Report>,
     /// Ports whose items are in the hands of others.
     pub(crate) remote: Vec<PortId>,
+    /// Bios that have ended, for the next I/O, and a list for its buffers.
+    bios: BioList,
+    bufs: Vec<IoBuf>,
+}
+
+impl LogEffects {
+    /// A bio without data, for device `number`.
+    fn bio(&mut self, number: MemberNumber) -> Box<Bio> {
+        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
+        bio.stamp(0);
+        (bio.op, bio.sector, bio.bytes) = (Op::Flush, Sector(0), 0);
+        (bio.flags, bio.user_data) = (BioFlags::empty(), number.0.into());
+        bio
+    }
 }
 
 /// The state of a log.
@@ -238,14 +266,9 @@ pub(crate) struct Log {
     /// Devices to which a round is being written.
     writing: Vec<MemberNumber>,
     epoch: u64,
-    /// Buffers and bios that ended writes leave for the next one, and a list for its buffers.
-    blocks: Vec<IoBuf>,
-    bios: BioList,
-    bufs: Vec<IoBuf>,
+    /// The memory of the writes of a round that have ended.
+    memory: Vec<IoBuf>,
 }
-
-/// The most buffers that a log keeps: one, for a header.
-const BLOCKS_KEPT: usize = 1;
 
 impl Log {
     /// The log of the member with `role`.
@@ -262,9 +285,7 @@ impl Log {
             failed: Vec::new(),
             writing: Vec::new(),
             epoch: 0,
-            blocks: Vec::new(),
-            bios: BioList::new(),
-            bufs: Vec::new(),
+            memory: Vec::new(),
         }
     }
 
@@ -315,15 +336,6 @@ impl Log {
         out.tickets.append(&mut self.round);
     }
 
-    /// A bio without data, for device `number`.
-    fn bio(&mut self, number: MemberNumber) -> Box<Bio> {
-        let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
-        bio.stamp(0);
-        (bio.op, bio.sector, bio.bytes) = (Op::Flush, Sector(0), 0);
-        (bio.flags, bio.user_data) = (BioFlags::empty(), number.0.into());
-        bio
-    }
-
     /// Flush the members with volatile caches. False if there are none.
     fn flush(&mut self, turn: &TurnInput<'_>, out: &mut LogEffects) -> bool {
         let before = out.io.len();
@@ -331,7 +343,8 @@ impl Log {
         for (role, is_replacement) in roles.flat_map(|role| [(role, false), (role, true)]) {
             let member = turn.conf.member(role, is_replacement);
             if let Some(member) = member.filter(|member| member.device.has_volatile_cache()) {
-                out.io.push((role, is_replacement, self.bio(member.number)));
+                let bio = out.bio(member.number);
+                out.io.push((role, is_replacement, bio));
             }
         }
         let flushes = out.io.len() - before;
@@ -356,15 +369,14 @@ impl Log {
         self.choose(room);
         let ports = self.round.iter().map(|ticket| ticket.0.port);
         out.remote.extend(ports.filter(|port| *port != turn.port));
-        let mut bufs = std::mem::take(&mut self.bufs);
-        bufs.push(self.header());
-        bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));
+        let mut bufs = std::mem::take(&mut out.bufs);
+        self.take_memory(&mut bufs);
         if let Some((member, area)) = replacement {
             let mut copies = bufs.iter().map(|buf| IoBuf::from_slice(buf)).collect();
-            out.io.push((self.role, true, self.log_write(area, member, &mut copies)));
+            self.write((true, member, area.sector), &mut copies, out);
         }
-        out.io.push((self.role, false, self.log_write(area, member, &mut bufs)));
-        self.bufs = bufs;
+        self.write((false, member, area.sector), &mut bufs, out);
+        out.bufs = bufs;
         self.phase = Phase::Writing(1 + usize::from(replacement.is_some()));
     }
 
@@ -383,31 +395,39 @@ impl Log {
         debug_assert!(!self.round.is_empty(), "there is room for one");
     }
 
-    /// The header of the round.
-    fn header(&mut self) -> IoBuf {
-        let mut header = self.blocks.pop().unwrap_or_else(|| IoBuf::zeroed(HEADER_BYTES));
-        self.builder.header().write_to(&mut header);
-        header
+    /// Take the memory of the round's tickets. The header is written to that of the first one that
+    /// has a partial parity, or else of any: partial parity follows the header.
+    fn take_memory(&mut self, bufs: &mut Vec<IoBuf>) {
+        bufs.extend(self.round.iter_mut().filter_map(Ticket::take_partial));
+        if bufs.is_empty() {
+            bufs.extend(self.round.first_mut().map(Ticket::take_memory));
+        }
+        self.builder.header().write_to(&mut bufs[0][..HEADER_BYTES]);
     }
 
-    fn log_write(&mut self, area: LogArea, member: &Member, bufs: &mut Vec<IoBuf>) -> Box<Bio> {
-        let mut bio = self.bio(member.number);
-        (bio.op, bio.sector) = (Op::Write, Sector(area.sector));
-        bio.flags = BioFlags::FUA | BioFlags::SYNC;
-        bio.set_bufs(bufs);
+    /// Write the round's header and partial parity, which lie in `bufs`, to a member or replacement
+    /// whose area begins at `sector`.
+    fn write(
+        &mut self,
+        (is_replacement, member, sector): (bool, &Member, u64),
+        bufs: &mut Vec<IoBuf>,
+        out: &mut LogEffects,
+    ) {
+        let mut bio = out.bio(member.number);
+        (bio.op, bio.sector, bio.flags) = (Op::Write, Sector(sector), BioFlags::SYNC);
+        if member.device.has_volatile_cache() {
+            bio.flags.insert(BioFlags::FUA);
+        }
+        let others = (bufs.len() - 1) * BLOCK_BYTES;
+        let first = HEADER_BYTES + self.builder.parity_bytes() as usize - others;
+        bio.set_buf_parts(bufs, |n, _| if n == 0 { 0..first } else { HEADER_BYTES..BUF_BYTES });
         self.writing.push(member.number);
-        bio
+        out.io.push((self.role, is_replacement, bio));
     }
 
     /// A log write to device `number`, or to any device if `None`, is in flight.
     pub(crate) fn writes_to(&self, number: Option<MemberNumber>) -> bool {
         self.writing.iter().any(|to| number.is_none_or(|n| n == *to))
-    }
-
-    /// Keep the memory of an ended write for the tickets and the header of the next one.
-    fn keep_memory(&mut self, mut bio: Box<Bio>) {
-        self.blocks.extend(bio.take_bufs());
-        self.bios.push(bio);
     }
 
     fn io_ended(&mut self, turn: &TurnInput<'_>, mut bio: Box<Bio>, out: &mut LogEffects) {
@@ -416,10 +436,11 @@ impl Log {
             && let Some((role, is_replacement)) = role_of_device(turn, number)
         {
             // The bio did not reach the member, because its context was dropped.
-            return out.io.push((role, is_replacement, begun_again(&mut bio)));
+            return self.begin_again(turn, (role, is_replacement), bio, out);
         }
         let held = role_of_device(turn, number).filter(|_| !bio.status.is_ok());
-        self.keep_memory(bio);
+        self.memory.extend(bio.take_bufs());
+        out.bios.push(bio);
         if held.is_some() {
             self.failed.push(number);
             out.reports.push(Report { number, sector: 0, fault: Fault::Log });
@@ -437,13 +458,32 @@ impl Log {
                     return;
                 }
                 self.phase = Phase::Idle;
-                let blocks = &mut self.blocks;
-                self.round.iter_mut().for_each(|ticket| ticket.give_memory(blocks));
-                blocks.truncate(BLOCKS_KEPT);
+                let memory = &mut self.memory;
+                self.round.iter_mut().for_each(|ticket| ticket.give_memory(memory));
+                memory.clear();
                 self.let_go(out);
             }
             Phase::Idle => debug_assert!(false, "nothing was begun"),
         }
+    }
+
+    /// Send the I/O of `bio`, whose device has the role, once more.
+    fn begin_again(
+        &mut self,
+        turn: &TurnInput<'_>,
+        (role, is_replacement): (Role, bool),
+        mut bio: Box<Bio>,
+        out: &mut LogEffects,
+    ) {
+        let Some(member) = turn.conf.member(role, is_replacement) else { return };
+        if bio.op == Op::Flush {
+            let again = out.bio(member.number);
+            return out.io.push((role, is_replacement, again));
+        }
+        self.writing.retain(|to| *to != member.number);
+        let sector = member.log.map_or(bio.sector.0, |area| area.sector);
+        let mut bufs = bio.take_bufs().collect();
+        self.write((is_replacement, member, sector), &mut bufs, out);
     }
 }
 
@@ -462,14 +502,70 @@ fn role_of_device(turn: &TurnInput<'_>, number: MemberNumber) -> Option<(Role, b
     })
 }
 
-/// A new bio for the same I/O.
-fn begun_again(bio: &mut Bio) -> Box<Bio> {
-    let mut again = Bio::flush();
-    (again.op, again.sector, again.flags) = (bio.op, bio.sector, bio.flags);
-    again.user_data = bio.user_data;
-    let mut bufs: Vec<IoBuf> = bio.take_bufs().collect();
-    if !bufs.is_empty() {
-        again.set_bufs(&mut bufs);
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::shard::tests::{conf, with_turn};
+    use super::*;
+
+    /// The configuration of an array with logs.
+    fn logged() -> super::super::conf::Conf {
+        let mut conf = conf(4);
+        conf.ppl = Some(PplConf { signature: 7, generation: 1 });
+        for slot in &mut conf.role_slots {
+            let member = slot.member.as_mut().expect("a member");
+            member.log = Some(LogArea { sector: 16, parity_bytes: 128 << 10 });
+        }
+        conf
     }
-    again
+
+    fn contents(bio: &Bio) -> Vec<u8> {
+        let mut contents = vec![0; bio.bytes as usize];
+        bio.copy_data_to(&mut contents);
+        contents
+    }
+
+    /// Writes of a log whose context was dropped are begun again as they were, also if the device
+    /// has taken the flag away already.
+    #[test]
+    fn a_log_write_that_did_not_happen_is_begun_again() {
+        let conf = logged();
+        let mut spares = Spares::default();
+        // The first is a full stripe.
+        for partials in [&[1, 2][..], &[0, 1, 2], &[0], &[3]] {
+            with_turn(&conf, |turn| {
+                let ppl = conf.ppl.expect("logs");
+                let (mut log, mut out) =
+                    (Log::new(Role(3), conf.layout, &ppl), LogEffects::default());
+                for (number, partial) in (0..).zip(partials) {
+                    let slots = if *partial == 0 { 0..3 } else { 0..1 };
+                    // Rows whose parity has the same role.
+                    let sector = u64::from(number) * 4 * 8;
+                    let mut ticket = Ticket::new(&mut spares, StripeId(number), sector, slots);
+                    if *partial > 0 {
+                        ticket.set_partial(|block| block.fill(*partial));
+                    }
+                    log.accept(turn, ticket.into_bio(), &mut out);
+                }
+                log.begin(turn, &mut out);
+                let (_, _, mut bio) = out.io.pop().expect("a log write");
+                let written = contents(&bio);
+                let of = |partial: &u8| if *partial > 0 { BLOCK_BYTES } else { 0 };
+                assert_eq!(written.len(), HEADER_BYTES + partials.iter().map(of).sum::<usize>());
+                let parity: Vec<u8> = partials.iter().copied().filter(|p| *p > 0).collect();
+                assert!(written[HEADER_BYTES..].chunks(BLOCK_BYTES).map(|b| b[0]).eq(parity));
+                (bio.status, bio.sector) = (Status::Cancelled, Sector(20));
+                bio.flags.remove(BioFlags::FUA);
+                bio.give_to_channel(drystone_core::ChannelId(0));
+                log.accept(turn, bio, &mut out);
+                let (role, is_replacement, mut again) = out.io.pop().expect("the same");
+                assert_eq!((role, is_replacement, again.op), (Role(3), false, Op::Write));
+                assert_eq!((again.sector, contents(&again)), (Sector(16), written));
+                assert!(again.flags.contains(BioFlags::FUA) && log.writes_to(None));
+                again.give_to_channel(drystone_core::ChannelId(0));
+                log.accept(turn, again, &mut out);
+                assert_eq!((out.tickets.len(), log.writes_to(None)), (partials.len(), false));
+                spares.keep(&mut out.tickets);
+            });
+        }
+    }
 }
