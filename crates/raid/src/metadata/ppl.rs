@@ -36,11 +36,58 @@ pub const DISKS_MAX: u32 = 64;
 const STRIPE_BYTES: u32 = STRIPE_SECTORS as u32 * 512;
 const SIGNATURE_AT: usize = offset_of!(RawPplHeader, signature);
 const CHECKSUM_AT: usize = offset_of!(RawPplHeader, checksum);
+const ENTRIES_AT: usize = offset_of!(RawPplHeader, entries);
+const ENTRY_BYTES: usize = size_of::<RawPplEntry>();
 const _: () = assert!(HEADER_BYTES == size_of::<RawPplHeader>());
 
 /// The CRC-32C of some bytes, in the form that headers and entries use.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// The CRC-32C of a whole header, after that of its bytes up to the end of its `entries` entries:
+/// the rest is zeroes. Most headers have few entries.
+fn zeroes_after(crc: u32, entries: usize) -> u32 {
+    !times(!crc, ZEROES[entries])
+}
+
+/// By entries of a header: the polynomial by which its zeroes multiply the checksum's register, `x`
+/// to the power of their bits.
+const ZEROES: [u32; ENTRIES_MAX + 1] = {
+    let mut powers = [ONE; ENTRIES_MAX + 1];
+    let mut entries = ENTRIES_MAX + 1;
+    let mut power = times_x(ONE, 8 * (HEADER_BYTES - ENTRIES_AT - ENTRIES_MAX * ENTRY_BYTES));
+    while entries > 0 {
+        entries -= 1;
+        powers[entries] = power;
+        power = times_x(power, 8 * ENTRY_BYTES);
+    }
+    powers
+};
+
+/// The polynomial 1; as the CRC's register has it, the highest power is the lowest bit.
+const ONE: u32 = 1 << 31;
+/// The polynomial of CRC-32C in the same order, without its highest power.
+const POLYNOMIAL: u32 = 0x82F6_3B78;
+
+/// `a` times `x` to a power, modulo the polynomial.
+const fn times_x(mut a: u32, power: usize) -> u32 {
+    let mut left = power;
+    while left > 0 {
+        a = a >> 1 ^ POLYNOMIAL & (a & 1).wrapping_neg();
+        left -= 1;
+    }
+    a
+}
+
+/// The product of two polynomials, modulo the polynomial.
+fn times(mut a: u32, b: u32) -> u32 {
+    let mut product = 0;
+    for bit in (0..u32::BITS).rev() {
+        product ^= a & (b >> bit & 1).wrapping_neg();
+        a = times_x(a, 1);
+    }
+    product
 }
 
 /// The signature of an array's headers.
@@ -159,7 +206,9 @@ impl PplHeader {
         for (raw, entry) in raw.entries.iter_mut().zip(entries) {
             *raw = entry.raw();
         }
-        let sum = header_checksum(out);
+        // The checksum's field is 0 so far, as it is for the checksum.
+        let sum =
+            zeroes_after(crc32c(&out[..ENTRIES_AT + entries.len() * ENTRY_BYTES]), entries.len());
         out[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
     }
 
@@ -451,6 +500,25 @@ mod tests {
         let uuid = Uuid::parse("0a0b0c0d:11223344:55667788:0000002a").unwrap();
         assert_eq!(signature(uuid), 0xAB68_9AA8);
         assert_eq!(crc32c(b"123456789"), 0xE306_9283);
+    }
+
+    /// The checksum of a header without its zeroes is that of all of its bytes.
+    #[test]
+    fn the_zeroes_of_a_header_count() {
+        for count in 0..=ENTRIES_MAX {
+            let entry = PplEntry {
+                data_sector: 0x0123_4567_89AB_CDEF * count as u64,
+                pp_size: 4096,
+                data_size: 8192,
+                parity_disk: 3,
+                checksum: 0x9E37_79B9,
+            };
+            let header =
+                PplHeader { signature: 7, generation: count as u64, entries: vec![entry; count] };
+            let bytes = header.to_bytes();
+            assert_eq!(u32_at(&bytes, CHECKSUM_AT), header_checksum(&bytes), "{count} entries");
+            assert_eq!(PplHeader::parse(&bytes, 7).unwrap(), header);
+        }
     }
 
     #[test]
