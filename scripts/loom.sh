@@ -14,6 +14,8 @@ drystone-core  mailbox_push        loom_mailbox
 drystone-core  shared_list_add     loom_shared_list
 drystone-core  gate_light_fence    loom_gate
 drystone-core  gate_heavy_fence    loom_gate
+drystone-core  gate_enter_fence    loom_gate
+drystone-core  gate_claim_fence    loom_gate
 drystone-core  gate_request_recheck  loom_gate
 drystone-core  gate_visit_recheck  loom_gate
 drystone-core  park_fence          loom_park_misses

@@ -10,13 +10,17 @@
 //! Invariants:
 //! * The owner or one visitor has access, never two threads. `inside` says that the owner has it,
 //!   `claim` that a visitor has it; each side sets its own flag before it reads the other's.
+//! * `expects_visits` is written by the owner only, before it stores `inside` to leave. So a
+//!   visitor that acquires `inside` as 0 knows by which fence the owner enters next.
 //! * A visit request is served after it was made: by the visitor itself, by the visitor that holds
 //!   the claim when it leaves, or by the owner when it leaves.
 //!
 //! Memory order: access is handed over by the release stores of `inside` (owner leaves) and
 //! `claim` (visitor leaves) and the acquire loads of the other side. The store-then-load on
 //! both sides (Dekker) needs a full fence between them; the owner's is the light half of an
-//! asymmetric fence, because it passes twice a call and visitors are rare.
+//! asymmetric fence, because it passes twice a call and visitors are rare. An owner that expects
+//! visits until its next call says so when it leaves, and passes a full fence when it enters: then
+//! a visitor that finds nobody inside needs no heavy half, which interrupts all processors.
 
 #![allow(unsafe_code, reason = "its models look at what the gate guards")]
 
@@ -38,6 +42,8 @@ pub enum Visit {
 pub struct Gate {
     barriers: Barriers,
     inside: AtomicU32,
+    /// The owner's next entry passes a full fence.
+    expects_visits: AtomicBool,
     claim: AtomicBool,
     visit_requested: AtomicBool,
 }
@@ -48,6 +54,7 @@ impl Gate {
         Gate {
             barriers,
             inside: AtomicU32::new(0),
+            expects_visits: AtomicBool::new(false),
             claim: AtomicBool::new(false),
             visit_requested: AtomicBool::new(false),
         }
@@ -56,10 +63,20 @@ impl Gate {
     /// The owner enters. Waits only while a visitor is inside, which is counted for `user`.
     #[inline]
     pub fn enter(&self, user: &LockCounters) {
-        self.inside.store(1, Relaxed);
-        self.barriers.light();
+        self.set_inside();
         if self.claim.load(Acquire) {
             self.wait_for_visitor(user);
+        }
+    }
+
+    /// Say that the owner is inside, before `claim` is read.
+    #[inline]
+    fn set_inside(&self) {
+        self.inside.store(1, Relaxed);
+        if !self.expects_visits.load(Relaxed) {
+            self.barriers.light();
+        } else if !crate::mutated!("gate_enter_fence") {
+            fence_seq();
         }
     }
 
@@ -72,8 +89,7 @@ impl Gate {
                 while self.claim.load(Acquire) {
                     pause(&mut tries);
                 }
-                self.inside.store(1, Relaxed);
-                self.barriers.light();
+                self.set_inside();
                 if !self.claim.load(Acquire) {
                     return;
                 }
@@ -82,11 +98,14 @@ impl Gate {
         user.acquired(LockClass::ContextGate);
     }
 
-    /// The owner leaves. True if a visit was requested: enter again, run the pending work, leave
-    /// again.
+    /// The owner leaves, and says whether it expects visits until it comes back. True if a visit
+    /// was requested: enter again, run the pending work, leave again.
     #[inline]
     #[must_use]
-    pub fn leave(&self) -> bool {
+    pub fn leave(&self, expects_visits: bool) -> bool {
+        if self.expects_visits.load(Relaxed) != expects_visits {
+            self.expects_visits.store(expects_visits, Relaxed);
+        }
         self.inside.store(0, Release);
         self.barriers.light();
         self.visit_requested.load(Relaxed)
@@ -119,6 +138,9 @@ impl Gate {
             if self.claim.compare_exchange(false, true, Acquire, Relaxed).is_err() {
                 return Visit::VisitorWill;
             }
+            if self.is_expected_and_alone() {
+                return Visit::Granted;
+            }
             self.barriers.heavy();
             if self.inside.load(Acquire) == 0 {
                 return Visit::Granted;
@@ -131,6 +153,19 @@ impl Gate {
                 return Visit::OwnerWill;
             }
         }
+    }
+
+    /// With the claim: the owner is away, and is to see the claim when it comes back, although no
+    /// heavy fence was passed. The owner may change its mind before it leaves, so the answer that
+    /// counts is the one after it was seen to have left.
+    fn is_expected_and_alone(&self) -> bool {
+        if !self.expects_visits.load(Relaxed) {
+            return false;
+        }
+        if !crate::mutated!("gate_claim_fence") {
+            fence_seq();
+        }
+        self.inside.load(Acquire) == 0 && self.expects_visits.load(Relaxed)
     }
 
     /// A granted visit ends. True if another visitor requested one meanwhile and found the claim
@@ -184,18 +219,19 @@ mod loom_tests {
             }
         }
 
-        fn owner_call(&self, user: &LockCounters) {
+        fn owner_call(&self, user: &LockCounters, expects_visits: bool) {
             self.gate.enter(user);
             // As in every call that reaps, which runs the pending work anyway.
             self.run_pending();
-            while self.gate.leave() {
+            while self.gate.leave(expects_visits) {
                 self.gate.enter(user);
                 self.run_pending();
             }
         }
     }
 
-    fn run(visitors: usize, calls: usize) {
+    /// `calls` has whether the owner expects visits after each of its calls.
+    fn run(visitors: usize, calls: &'static [bool]) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(3);
         builder.check(move || {
@@ -211,7 +247,7 @@ mod loom_tests {
                 })
                 .collect();
             let user = LockCounters::new(ManualClock::new(1));
-            (0..calls).for_each(|_| model.owner_call(&user));
+            calls.iter().for_each(|expects| model.owner_call(&user, *expects));
             threads.into_iter().for_each(|t| t.join().unwrap());
             // All visits were requested and the owner is away: all must be served.
             // SAFETY: every other thread has ended.
@@ -222,12 +258,26 @@ mod loom_tests {
     /// Owner and one visitor: access is exclusive, and one of them serves the request.
     #[test]
     fn loom_gate_owner_and_visitor() {
-        run(1, 2);
+        run(1, &[false, false]);
+    }
+
+    /// The same with an owner that expects the visitor.
+    #[test]
+    fn loom_gate_expected_visitor() {
+        run(1, &[true, true]);
+    }
+
+    /// The same with an owner that expects it at times.
+    #[test]
+    fn loom_gate_visitor_expected_at_times() {
+        run(1, &[true, false, false]);
+        run(1, &[false, true, false]);
     }
 
     /// Two visitors and the owner: the visitor that finds the claim taken is served, too.
     #[test]
     fn loom_gate_two_visitors() {
-        run(2, 1);
+        run(2, &[false]);
+        run(2, &[true]);
     }
 }

@@ -91,7 +91,7 @@ impl Drop for Call<'_> {
             self.core().announce(handle);
             let kicks = self.core().take_kicks();
             let expects = self.core().env.expected_remote > 0;
-            let requested = self.handle.gate.leave();
+            let requested = self.handle.gate.leave(expects);
             if !kicks.is_empty() {
                 Handle::kick_all(kicks);
             }
