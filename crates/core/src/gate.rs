@@ -11,7 +11,8 @@
 //! * The owner or one visitor has access, never two threads. `inside` says that the owner has it,
 //!   `claim` that a visitor has it; each side sets its own flag before it reads the other's.
 //! * `expects_visits` is written by the owner only, before it stores `inside` to leave. So a
-//!   visitor that acquires `inside` as 0 knows by which fence the owner enters next.
+//!   visitor that acquires `inside` as 0 knows by which fence the owner enters next. It is released
+//!   and acquired, too: a visitor that sees a later mark than that sees all that came before.
 //! * A visit request is served after it was made: by the visitor itself, by the visitor that holds
 //!   the claim when it leaves, or by the owner when it leaves.
 //!
@@ -104,7 +105,7 @@ impl Gate {
     #[must_use]
     pub fn leave(&self, expects_visits: bool) -> bool {
         if self.expects_visits.load(Relaxed) != expects_visits {
-            self.expects_visits.store(expects_visits, Relaxed);
+            self.expects_visits.store(expects_visits, Release);
         }
         self.inside.store(0, Release);
         self.barriers.light();
@@ -159,13 +160,13 @@ impl Gate {
     /// heavy fence was passed. The owner may change its mind before it leaves, so the answer that
     /// counts is the one after it was seen to have left.
     fn is_expected_and_alone(&self) -> bool {
-        if !self.expects_visits.load(Relaxed) {
+        if !self.expects_visits.load(Acquire) {
             return false;
         }
         if !crate::mutated!("gate_claim_fence") {
             fence_seq();
         }
-        self.inside.load(Acquire) == 0 && self.expects_visits.load(Relaxed)
+        self.inside.load(Acquire) == 0 && self.expects_visits.load(Acquire)
     }
 
     /// A granted visit ends. True if another visitor requested one meanwhile and found the claim
