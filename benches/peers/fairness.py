@@ -15,6 +15,7 @@ import pathlib
 import statistics
 import subprocess
 import tempfile
+import time
 
 import one_client
 import run
@@ -37,13 +38,15 @@ def short_reads(server, options):
 
 
 def beside(server, options, mib):
-    more = [f"--rate={mib}m"] if mib else []
-    command = fio(server, options, "1m", 4, *more)
+    """The short reads begin a second after the long ones, and end a second before them."""
+    command = fio(server, options, "1m", 4, *([f"--rate={mib}m"] if mib else []))
     command[command.index(f"--runtime={options.runtime}")] = f"--runtime={options.runtime + 2}"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        time.sleep(1)
         sample = short_reads(server, options)
-        other.terminate()
-    return sample
+        text = other.communicate()[0]
+    long = json.loads(text[text.index("{"):])["jobs"][0]["read"]
+    return sample | {"long_mib": long["bw_bytes"] / (1 << 20)}
 
 
 def line(name, load, samples):
@@ -55,6 +58,7 @@ def line(name, load, samples):
             values = sorted(sample[key] for sample in of)
             middle = statistics.median(values)
             cells.append(f"{middle:,.0f} ({values[0]:,.0f} to {values[-1]:,.0f})")
+    cells.append(f"{statistics.median(sample['long_mib'] for sample in loaded):,.0f}")
     return "| " + " | ".join(cells + [f"{ratio:.2f}"]) + " |"
 
 
@@ -77,8 +81,9 @@ def main():
         finally:
             for server in servers:
                 server.stop()
-    print("| server | long reads | alone: IOPS | p99, us | beside: IOPS | p99, us | p99 ratio |")
-    print("|---|---|---|---|---|---|---|")
+    print("| server | long reads | alone: IOPS | p99, us | beside: IOPS | p99, us "
+          "| long, MiB/s | p99 ratio |")
+    print("|---|---|---|---|---|---|---|---|")
     for server in servers:
         for load in LOADS:
             print(line(server.name, load, samples))
