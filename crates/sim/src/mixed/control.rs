@@ -355,7 +355,9 @@ impl Control {
         let disks = self.run.world.disks() as u64;
         let disk = self.rng.u64(0..disks) as usize;
         let kind = self.rng.u32(0..10);
-        match kind {
+        // Early, before most of the sectors to be written are allocated.
+        let fills = plan.full && self.run.counts.borrow().get("disk full") == 0;
+        match if fills { 6 } else { kind } {
             0..5 => self.chances(disk, &plan),
             5 if plan.bad_sectors => self.bad_sector(disk),
             6 if plan.full => self.for_a_while(disk, "disk full", |faults| faults.full = true),
