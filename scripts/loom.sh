@@ -18,6 +18,9 @@ drystone-core  gate_enter_fence    loom_gate
 drystone-core  gate_claim_fence    loom_gate
 drystone-core  gate_request_recheck  loom_gate
 drystone-core  gate_visit_recheck  loom_gate
+drystone-core  gate_mark_late      loom_gate_mark
+drystone-core  gate_mark_once      loom_gate_mark
+drystone-core  gate_mark_release   loom_gate_mark
 drystone-core  park_fence          loom_park_misses
 drystone-core  park_send_fence     loom_park_misses
 drystone-core  park_watch_fence    loom_park_watched

@@ -30,6 +30,9 @@ pub enum Barriers {
     Asymmetric,
     /// Both sides are full fences.
     Full,
+    /// The light side is none, and nobody passes the heavy side: models of what does without both.
+    #[cfg(loom)]
+    None,
 }
 
 impl Barriers {
@@ -60,6 +63,8 @@ impl Barriers {
         match self {
             #[cfg(not(loom))]
             Barriers::Asymmetric => std::sync::atomic::compiler_fence(Ordering::SeqCst),
+            #[cfg(loom)]
+            Barriers::None => {}
             _ => fence(Ordering::SeqCst),
         }
     }

@@ -142,3 +142,19 @@ fn the_root_has_the_counters_of_the_devices() {
     assert_eq!(paths(Some(""), true).unwrap_err().refused, Refused::Unsupported);
     assert_eq!(paths(Some("x"), false).unwrap_err().refused, Refused::NotFound);
 }
+
+/// What a queue says of its cache gets through the throttle that stands before each device.
+#[test]
+fn a_device_tells_whether_it_has_a_volatile_cache() {
+    let text = "[device.ram]\ntype = \"ram\"\nsize = \"1MiB\"\n\
+                [device.null]\ntype = \"null\"\nsize = \"1MiB\"\nqueue = { write_cache = \"write back\" }\n";
+    let source = Source { name: "s.toml".to_owned(), text: text.to_owned() };
+    let spec = drystone_stack::check("s", source, Path::new("/")).unwrap();
+    let stack = LiveStack::open(&spec, &OpenEnv::new(3, ManualClock::new(1_000))).unwrap();
+    let has_cache = |name| {
+        let devices = stack.devices();
+        let live = devices.iter().find(|live| live.name == name).expect("it is open");
+        live.device.has_volatile_cache()
+    };
+    assert_eq!((has_cache("ram"), has_cache("null")), (false, true));
+}

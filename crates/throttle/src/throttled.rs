@@ -90,6 +90,10 @@ impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
         Ok(Box::new(ThrottledChannel { throttle, device }))
     }
 
+    fn has_volatile_cache(&self) -> bool {
+        self.device.has_volatile_cache()
+    }
+
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
         self.device.extents(offset, length, max)
     }

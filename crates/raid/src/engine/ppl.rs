@@ -20,9 +20,10 @@
 //!   than any other header in the area. This is right for areas with one header and for rings of
 //!   several.
 //! * A stripe goes on only after its log is durable, or after the member is on record as failed.
-//! * A device is left out of the flushes, and its log write needs no FUA, only while the device
-//!   itself says that it has no volatile cache ([`drystone_core::Device::has_volatile_cache`];
-//!   Linux: `wb_cache_on`).
+//! * A device is left out of the flushes (Linux: `wb_cache_on`), and its log write begins without
+//!   FUA, only while the device itself says that it has no volatile cache
+//!   ([`drystone_core::Device::has_volatile_cache`]). If an operator changes that, log writes that
+//!   have begun stay as they are, as all other writes do.
 
 use super::conf::{LogArea, Member, PplConf};
 use super::turn::{Fault, Report, TurnInput};
@@ -52,6 +53,9 @@ pub(crate) struct Spares {
 
 /// The spare tickets that the channels of an array share.
 pub(crate) type CommonSpares = ArrayQueue<Ticket>;
+
+/// Most bios that a channel keeps for its logs.
+const BIOS_KEPT: usize = 64;
 
 /// Most tickets that a channel keeps.
 const SPARES_OWN: usize = 32;
@@ -440,7 +444,9 @@ impl Log {
         }
         let held = role_of_device(turn, number).filter(|_| !bio.status.is_ok());
         self.memory.extend(bio.take_bufs());
-        out.bios.push(bio);
+        if out.bios.len() < BIOS_KEPT {
+            out.bios.push(bio);
+        }
         if held.is_some() {
             self.failed.push(number);
             out.reports.push(Report { number, sector: 0, fault: Fault::Log });

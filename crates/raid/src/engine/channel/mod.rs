@@ -160,7 +160,8 @@ impl ArrayChannel {
     fn start_some(&mut self, env: &mut Env) {
         let (mut bios, is_sync) = (self.later.take(), self.peers.is_sync());
         if self.conf().is_suspended && !is_sync {
-            return self.hold(env, &mut bios);
+            self.hold(env, &mut bios);
+            return self.run_touched(env);
         }
         let moves = !is_sync && !self.conf().is_closed;
         let (mut moved, mut written) = (0, 0_u64);
