@@ -147,7 +147,8 @@ fn the_root_has_the_counters_of_the_devices() {
 #[test]
 fn a_device_tells_whether_it_has_a_volatile_cache() {
     let text = "[device.ram]\ntype = \"ram\"\nsize = \"1MiB\"\n\
-                [device.null]\ntype = \"null\"\nsize = \"1MiB\"\nqueue = { write_cache = \"write back\" }\n";
+                [device.null]\ntype = \"null\"\nsize = \"1MiB\"\n\
+                queue = { write_cache = \"write back\" }\n";
     let source = Source { name: "s.toml".to_owned(), text: text.to_owned() };
     let spec = drystone_stack::check("s", source, Path::new("/")).unwrap();
     let stack = LiveStack::open(&spec, &OpenEnv::new(3, ManualClock::new(1_000))).unwrap();

@@ -144,8 +144,8 @@ impl Env {
     }
 
     /// Have the calling channel, `channel`, called again after the channels that it has sent bios
-    /// to, and within the same call of the context: its [`Channel::returned`] gets what has come
-    /// back until then, perhaps nothing.
+    /// to, and within the same call of the context: its [`crate::Channel::returned`] gets what has
+    /// come back until then, perhaps nothing.
     pub fn call_again(&mut self, channel: ChannelId) {
         self.links.call_again(channel);
     }
