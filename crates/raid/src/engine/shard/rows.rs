@@ -103,6 +103,7 @@ impl RowWrites {
     pub(super) fn bufs_of(&mut self, role: Role) -> &mut Vec<IoBuf> {
         &mut self.by_role[role.index()]
     }
+
     /// A buffer of `bytes` bytes, with any content. `near` are those that this context used last.
     fn buf(&mut self, near: &mut Vec<IoBuf>, bytes: usize) -> IoBuf {
         near.pop().or_else(|| self.bufs.pop()).unwrap_or_else(|| IoBuf::zeroed(bytes))
