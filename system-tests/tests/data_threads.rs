@@ -23,6 +23,7 @@ const ALLOWED: &[(&[&str], &str)] = &[
     (&["io_uring_register", "io_uring_setup"], "files and memory become known to a ring"),
     (&["epoll_ctl", "epoll_create1", "timerfd_settime"], "the plain ring"),
     (&["accept4", "recvfrom", "recvmsg", "sendto", "sendmsg"], "sockets that do not block"),
+    (&["pipe2", "splice", "vmsplice"], "pages of long reads to a socket that does not block"),
     (&["poll", "ppoll"], "asks whether a socket has a reader, with no time to wait"),
     (
         &["getsockopt", "setsockopt", "getpeername", "shutdown", "fcntl"],

@@ -38,7 +38,7 @@ fn where_it_is_too_low_that_is_said_and_clients_leave_some_for_commands() {
     let mut server = server("ulimit -n 200");
     let said = server.messages();
     let warning = said.lines().find(|line| line.starts_with("warning:")).expect("a warning");
-    assert!(warning.contains("need 1228 file descriptors together"), "{said}");
+    assert!(warning.contains("need 1292 file descriptors together"), "{said}");
     assert!(warning.contains("may have only 200: clients beyond that are disconnected"), "{said}");
     let uri = server.uri("vol");
     // Half of so few are not for clients; the server itself has some open.

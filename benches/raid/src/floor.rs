@@ -145,7 +145,7 @@ impl Floor {
         let row = if is_writers { &mut self.rows[self.next_row] } else { &mut self.copy };
         self.bio.set_buf(row[number].take().expect("it is here"), None);
         self.bio.sector = Sector(self.next_place / SECTOR_SIZE);
-        assert!(self.members[number].do_bio(&self.bio).is_some_and(|status| status.is_ok()));
+        assert!(self.members[number].do_bio(&mut self.bio).is_some_and(|status| status.is_ok()));
         row[number] = self.bio.take_buf();
     }
 }

@@ -20,6 +20,7 @@
 
 use crate::buf::{IoBuf, Segment};
 use crate::op::{BioFlags, Op, Priority};
+use crate::pipe::Pipe;
 use crate::status::Status;
 use crate::units::{ChannelId, PortId, Sector};
 use std::ptr::NonNull;
@@ -121,6 +122,7 @@ pub struct Bio {
     more: Vec<Segment>,
     buf: Option<IoBuf>,
     more_bufs: Vec<IoBuf>,
+    pipe: Option<Box<Pipe>>,
 }
 
 // SAFETY: a bio owns its buffer or is built from memory that its maker vouched for as usable by
@@ -153,6 +155,7 @@ impl Bio {
             more: Vec::new(),
             buf: None,
             more_bufs: Vec::new(),
+            pipe: None,
         })
     }
 
@@ -270,6 +273,43 @@ impl Bio {
         self.first = Segment::EMPTY;
         self.bytes = 0;
         self.buf.take()
+    }
+
+    /// Let the device put the data of a read, which its submitter is about to submit, into an idle
+    /// pipe instead of the bio's memory. Whoever takes the bio back asks [`Bio::take_pipe`] where
+    /// the data is.
+    pub fn set_pipe(&mut self, pipe: Box<Pipe>) {
+        debug_assert!(self.op == Op::Read && pipe.is_idle());
+        self.pipe = Some(pipe);
+    }
+
+    /// The idle pipe that the driver may fill with all of the bio's data, if the submitter gave
+    /// one: only while no volume has remapped the bio ([`crate::pipe`]). For drivers; the data of a
+    /// read that fills it is nowhere else.
+    #[inline]
+    pub fn pipe_to_fill(&mut self) -> Option<&mut Pipe> {
+        if self.op != Op::Read || !self.is_submitters() {
+            return None;
+        }
+        self.pipe.as_deref_mut().filter(|pipe| pipe.is_idle())
+    }
+
+    /// The pipe that the driver has begun to fill.
+    pub fn pipe_mut(&mut self) -> Option<&mut Pipe> {
+        self.pipe.as_deref_mut()
+    }
+
+    /// True if the bio came with a pipe. Such a bio merges with no other, since a pipe holds the
+    /// data of one.
+    #[inline]
+    pub fn has_pipe(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// Take the pipe back: if it holds anything, that is the data of the read.
+    #[inline]
+    pub fn take_pipe(&mut self) -> Option<Box<Pipe>> {
+        self.pipe.take()
     }
 
     /// The segments and how many bytes to skip at their start. They may hold more than `bytes`.

@@ -80,6 +80,12 @@ pub trait Device: ExtentSource + Send + Sync {
         true
     }
 
+    /// True if it pays to give long reads a pipe ([`crate::Bio::set_pipe`]): some of them may end
+    /// there. Cheap, and never waits. Volumes say false.
+    fn fills_pipes(&self) -> bool {
+        false
+    }
+
     /// Change the attribute `name`, on the live device.
     ///
     /// # Errors

@@ -5,7 +5,8 @@ use drystone_core::clock::{Clock, SystemClock};
 use drystone_core::ring::{Engine, Ring};
 use drystone_core::sync::LockCounters;
 use drystone_core::{
-    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, Env, IoBuf, Op, Sector, Status,
+    Bio, BioFlags, BioList, ChannelId, Context, ContextSet, Device, Env, IoBuf, Op, Pipe, Sector,
+    Status,
 };
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::{Driver, RequestQueue};
@@ -101,6 +102,21 @@ impl Rig {
             Status::Ok => Ok(bio.buf().expect("its buffer").to_vec()),
             status => Err(status),
         }
+    }
+
+    /// A read that comes with a pipe: how it ends, and what the pipe holds then.
+    pub(crate) fn read_with_pipe(&mut self, offset: u64, len: usize) -> (Box<Bio>, Vec<u8>) {
+        let mut bio = Bio::read(Sector::from_bytes(offset), IoBuf::zeroed(len));
+        bio.set_pipe(Pipe::open().expect("a pipe"));
+        let mut bio = self.one(bio);
+        let mut pipe = bio.take_pipe().expect("it comes back");
+        let mut data = Vec::new();
+        while !pipe.is_empty() {
+            let some = pipe.copy_out(pipe.len());
+            pipe.moved(some.len());
+            data.extend(some);
+        }
+        (bio, data)
     }
 
     pub(crate) fn range(&mut self, op: Op, offset: u64, bytes: u64, flags: BioFlags) -> Status {

@@ -4,13 +4,14 @@
 //! So it is raised to the hard limit at the start. A part stays for others than NBD clients: the
 //! control socket, and devices that are opened while the stack is served.
 
+use drystone_core::pipe::PIPES_MAX;
 use drystone_exports::nbd::server::HANDSHAKES_MAX;
 use drystone_stack::StackSpec;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors that no NBD client gets: 64 clients of the control socket, and what is opened
-/// meanwhile.
-const RESERVE: u64 = 128;
+/// Descriptors that no NBD client gets: 64 clients of the control socket, what is opened meanwhile,
+/// and both ends of the pipes for long reads.
+const RESERVE: u64 = 128 + 2 * PIPES_MAX as u64;
 /// Descriptors of a data thread: its ring, and what wakes it.
 const PER_THREAD: u64 = 8;
 /// Descriptors of a device: a file is opened once buffered, and once for direct I/O, for each
@@ -62,7 +63,7 @@ mod tests {
 
     #[test]
     fn clients_leave_some_for_others() {
-        assert_eq!(max_of_clients(1024), 896);
+        assert_eq!(max_of_clients(1024), 832);
         assert_eq!(max_of_clients(100), 50);
         assert_eq!(max_of_clients(u64::MAX), i32::MAX);
     }
@@ -80,11 +81,11 @@ mod tests {
             let source = Source { name: "s".to_owned(), text: text(most) };
             drystone_stack::parse("s", source, "/".as_ref()).unwrap()
         };
-        // 2 listeners with 64 in the handshake, 8 for the thread, 4 for the device, 128 for others.
-        assert_eq!(shortage(&stack(100), 1, 468), None);
-        let said = shortage(&stack(101), 1, 468).unwrap();
+        // 2 listeners with 64 in the handshake, 8 for the thread, 4 for the device, 192 for others.
+        assert_eq!(shortage(&stack(100), 1, 532), None);
+        let said = shortage(&stack(101), 1, 532).unwrap();
         assert!(
-            said.contains("need 470 file descriptors") && said.contains("may have only 468"),
+            said.contains("need 534 file descriptors") && said.contains("may have only 532"),
             "{said}"
         );
     }

@@ -83,7 +83,8 @@
 //!     write_lock: RangeLock::new(),
 //! };
 //! let (description, multi_conn, tls_required, allow) = ("a disk".to_owned(), true, false, None);
-//! let export = Export { volume, description, multi_conn, tls_required, allow };
+//! let zero_copy = true;
+//! let export = Export { volume, description, multi_conn, zero_copy, tls_required, allow };
 //!
 //! let address = std::env::temp_dir().join(format!("drystone-exports-{}", std::process::id()));
 //! let inbox = Inbox::new(context.handle().clone());

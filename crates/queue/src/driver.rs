@@ -53,6 +53,12 @@ pub trait Driver: Send + Sync + 'static {
         true
     }
 
+    /// True if its queues may put the data of reads into pipes ([`Bio::pipe_to_fill`]), as the
+    /// device is now.
+    fn fills_pipes(&self) -> bool {
+        false
+    }
+
     /// True if users may change the numbers of hardware queues while the device runs, as
     /// `submit_queues` and `poll_queues` of null_blk. The request queue keeps these numbers.
     fn has_settable_hw_queues(&self) -> bool {
@@ -110,7 +116,7 @@ pub trait DriverQueue: Send + 'static {
     /// request for it. Called only with drivers that return true for
     /// [`DriverQueue::completes_inline`].
     #[inline]
-    fn do_bio(&mut self, _env: &mut Env, _bio: &Bio) -> Option<Status> {
+    fn do_bio(&mut self, _env: &mut Env, _bio: &mut Bio) -> Option<Status> {
         None
     }
 

@@ -329,6 +329,10 @@ impl<D: Driver, S: Scheduler> Device for RequestQueue<D, S> {
         self.shared.has_volatile_cache.load(Relaxed)
     }
 
+    fn fills_pipes(&self) -> bool {
+        self.shared.driver.fills_pipes()
+    }
+
     fn holders(&self) -> Option<&Holders> {
         Some(&self.shared.holders)
     }

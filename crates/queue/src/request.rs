@@ -77,6 +77,15 @@ impl Request {
         self.unit.bios.iter()
     }
 
+    /// The only bio of the request, when it has just one.
+    #[inline]
+    pub fn only_bio(&mut self) -> Option<&mut Bio> {
+        match self.unit.bios.len() {
+            1 => self.unit.bios.front_mut(),
+            _ => None,
+        }
+    }
+
     /// The only segment of the request, when it has just one.
     #[inline]
     pub fn single_segment(&self) -> Option<drystone_core::buf::Segment> {

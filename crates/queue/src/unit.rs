@@ -124,6 +124,11 @@ impl Unit {
         fits
     }
 
+    /// True for a unit of one bio that came with a pipe: such a bio is alone in its unit.
+    fn has_pipe(&self) -> bool {
+        self.bios.front().is_some_and(Bio::has_pipe)
+    }
+
     fn may_merge(&self, bio: &Bio) -> bool {
         let kind = matches!(bio.op, Op::Read | Op::Write | Op::Discard);
         kind && bio.op == self.op
@@ -133,6 +138,7 @@ impl Unit {
             && bio.group == self.group
             && bio.bytes > 0
             && self.bytes > 0
+            && !(bio.op == Op::Read && (self.has_pipe() || bio.has_pipe()))
     }
 
     fn fits(&self, bytes: u64, segments: u32, first: Sector, limits: &Limits) -> bool {

@@ -32,7 +32,7 @@ const fn within(name: &'static str, what: &'static str) -> Mistake {
 }
 
 /// All of them.
-pub const MISTAKES: [Mistake; 21] = [
+pub const MISTAKES: [Mistake; 22] = [
     plain("completion_lost", "of three requests that end together one is forgotten"),
     plain("failure_kept", "a file that is opened again fails flushes as it did before"),
     plain("flush_failure_forgotten", "a file flushes again after a flush of it has failed"),
@@ -51,6 +51,13 @@ pub const MISTAKES: [Mistake; 21] = [
     Mistake {
         scenarios: &["nbd"],
         ..plain("edges_not_locked", "others write a block while a part of it is written")
+    },
+    Mistake {
+        scenarios: &["nbd"],
+        ..plain(
+            "short_move_is_all",
+            "a pipe that got a part of a read's pages is sent as all of it",
+        )
     },
     of_arrays(
         "dirty_too_late",

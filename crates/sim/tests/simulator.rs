@@ -248,7 +248,7 @@ const MET_BY_BAD_SECTORS: [&str; 5] =
     ["on leaf", "on delay", "disk: bad_reads", "disk: bad_writes", "failed"];
 
 /// The events that the fixed seeds of `nbd` must have met.
-const MET_BY_CLIENTS: [&str; 2] = ["nbd: session", "nbd: part of a block"];
+const MET_BY_CLIENTS: [&str; 3] = ["nbd: session", "nbd: part of a block", "net: piped"];
 
 /// The events that the fixed seeds of `shrinks` must have met.
 const MET_BY_CUTS: [&str; 7] = [
@@ -296,6 +296,7 @@ fn searched_from(mistake: &str, scenario: &str) -> u64 {
         ("plug_goes_on", "mixed") => 39,
         ("quiesced_in_flight", "mixed") => 180,
         ("repair_races_writes", "raid") => 68,
+        ("short_move_is_all", "nbd") => 342,
         ("take_in_two_steps", "mixed") => 26,
         _ => 1,
     }

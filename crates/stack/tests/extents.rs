@@ -76,6 +76,7 @@ fn served(
         },
         description: String::new(),
         multi_conn: true,
+        zero_copy: true,
         tls_required: false,
         allow: None,
     };

@@ -106,6 +106,7 @@ const SAMPLES: &[(&str, &str)] = &[
     ("description", "'text'"),
     ("default", "@not"),
     ("multi_conn", "@not"),
+    ("zero_copy", "@not"),
     ("io", "{ prio = { class = 'idle' } }"),
     ("prio_level", "3"),
     ("group", "'g'"),
@@ -127,6 +128,7 @@ const SAMPLES: &[(&str, &str)] = &[
 /// Keys of an export that say something of connections, which a file has none of.
 const OF_NBD: &[&str] = &[
     "multi_conn",
+    "zero_copy",
     "tls",
     "description",
     "max_connections",

@@ -170,8 +170,8 @@ fn every_value_arrives() {
          io_timeout = 500\niostats = false\nwrite_cache = \"write through\"\nhw_queues = 2\n\
          [export.e]\ndevice = \"n\"\nnbd = [\"unix:/a,mode=0660\", \"tcp:[::1]:10809\"]\n\
          read_only = true\ndescription = \"d\"\ndefault = true\nmulti_conn = false\n\
-         max_connections = 9\nmax_connections_per_client = 4\nmax_in_flight = 10\n\
-         max_request = \"1MiB\"\nio.prio.class = \"idle\"\nprio_level = 3\n\
+         zero_copy = false\nmax_connections = 9\nmax_connections_per_client = 4\n\
+         max_in_flight = 10\nmax_request = \"1MiB\"\nio.prio.class = \"idle\"\nprio_level = 3\n\
          handshake_timeout = 5\nidle_timeout = \"1m\"\npeer_timeout = 9\n\
          tls = { mode = \"optional\", cert = \"c\", key = \"/k\", client_ca = \"ca\" }\n\
          group = \"t\"\nclients = { \"uid:0\" = \"/\", \"tls:a/b:c\" = \"t/u\" }\n\
@@ -239,6 +239,7 @@ fn every_value_arrives() {
         description: "d".to_owned(),
         default: true,
         multi_conn: false,
+        zero_copy: false,
         priority: Priority { class: PriorityClass::Idle, level: 3 },
         group: "t".to_owned(),
         clients: stack.exports[0].clients.clone(),

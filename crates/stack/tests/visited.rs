@@ -78,7 +78,14 @@ fn export(name: &str, device: Arc<dyn Device>, groups: &Arc<Groups>) -> Export {
         write_lock: RangeLock::new(),
     };
     let description = String::new();
-    Export { volume, description, multi_conn: true, tls_required: false, allow: None }
+    Export {
+        volume,
+        description,
+        multi_conn: true,
+        zero_copy: true,
+        tls_required: false,
+        allow: None,
+    }
 }
 
 fn stream(address: &Path) -> UnixStream {

@@ -94,6 +94,10 @@ impl<D: TypedDevice, T: Throttle> Device for Throttled<D, T> {
         self.device.has_volatile_cache()
     }
 
+    fn fills_pipes(&self) -> bool {
+        self.device.fills_pipes()
+    }
+
     fn extents(&self, offset: u64, length: u64, max: usize) -> Result<Vec<Extent>> {
         self.device.extents(offset, length, max)
     }

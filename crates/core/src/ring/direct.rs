@@ -5,14 +5,16 @@
 //! itself carry out the receive, and interrupts it for that. A poll of the memory of the ring would
 //! cost such an interrupt for each message.
 //!
+//! A send of a pipe is tried at once, too, whoever's it is: io_uring would hand it to a thread.
+//!
 //! For several clients io_uring is better: one system call sends all replies of a round, and no
-//! client is woken before the last of them. So nothing is tried here before [`ALONE_MIN`]
+//! client is woken before the last of them. So nothing else is tried here before [`ALONE_MIN`]
 //! operations in a row were of one socket.
 //!
 //! Invariants:
 //! * An operation is in one place: held here, ended here, or handed to the kernel.
 //! * Only operations of the front end, whose events go to the owner alone: whoever visits or
-//!   watches a ring learns nothing of what is here.
+//!   watches a ring learns nothing of what is here, but for the end of a send that waited for room.
 //! * A receive is held for one end of a round ([`Direct::take_old`]), and for one sleep of 200 us
 //!   beside a write that ends in a moment ([`Direct::keeps`]). It is not held beyond another sleep
 //!   or the first operation of another socket: a client that keeps its thread busy holds up nobody.
@@ -91,13 +93,15 @@ impl Direct {
         self.in_a_row == ALONE_MIN
     }
 
-    fn try_now(&mut self, fd: RawFd, op: NetOp, token: Token) -> Option<NetOp> {
+    /// Tries a send at once, or gives it back.
+    pub(super) fn try_now(&mut self, fd: RawFd, op: NetOp, token: Token) -> Option<NetOp> {
         let Some(result) = attempt(fd, &op, &mut self.vectors) else { return Some(op) };
         self.end(op, token, result);
         None
     }
 
-    fn end(&mut self, op: NetOp, token: Token, result: i32) {
+    /// Notes the end of an operation, for the next reap.
+    pub(super) fn end(&mut self, op: NetOp, token: Token, result: i32) {
         self.ended.push(RingEvent { token, result, buffers: buffers_of(op, result) });
     }
 

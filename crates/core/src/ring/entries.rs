@@ -38,6 +38,11 @@ macro_rules! file_entry {
                     .rw_flags(sync_flag(dsync))
                     .build()
             }
+            FileOp::Splice { pipe, offset, length } => {
+                opcode::Splice::new($fd, offset as i64, types::Fd(pipe), -1, length)
+                    .flags(libc::SPLICE_F_NONBLOCK)
+                    .build()
+            }
             FileOp::DataSync => opcode::Fsync::new($fd).flags(types::FsyncFlags::DATASYNC).build(),
             FileOp::Allocate { mode, offset, length } => {
                 opcode::Fallocate::new($fd, length).offset(offset).mode(mode).build()

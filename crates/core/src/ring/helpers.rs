@@ -345,6 +345,11 @@ fn once(fd: RawFd, op: FileOp) -> i32 {
             FileOp::Writev { iovecs, count, offset, dsync } => {
                 libc::pwritev2(fd, iovecs, count as i32, at(offset), flags(dsync))
             }
+            FileOp::Splice { pipe, offset, length } => {
+                let (mut from, null) = (at(offset), std::ptr::null_mut());
+                let flags = libc::SPLICE_F_NONBLOCK;
+                libc::splice(fd, &raw mut from, pipe, null, length as usize, flags)
+            }
             FileOp::DataSync => libc::fdatasync(fd) as isize,
             FileOp::Allocate { mode, offset, length } => {
                 libc::fallocate(fd, mode, at(offset), length as libc::off_t) as isize

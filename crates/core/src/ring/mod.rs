@@ -25,6 +25,8 @@ mod local;
 #[cfg(all(test, not(loom)))]
 mod local_tests;
 mod operation;
+#[cfg(all(test, not(loom), not(miri)))]
+mod pipe_tests;
 pub mod plain;
 pub mod polled;
 mod query;

@@ -5,6 +5,7 @@
 
 use crate::buf::{IoBuf, Segment};
 use crate::extent::Extent;
+use crate::pipe::Pipe;
 use std::os::fd::{OwnedFd, RawFd};
 
 /// The owner of an operation, in the upper 16 bits, and the owner's own value.
@@ -87,6 +88,15 @@ pub enum FileOp {
         /// Make it durable (`RWF_DSYNC`).
         dsync: bool,
     },
+    /// Move pages of the file's page cache into a pipe ([`crate::Pipe`]) that has room for them.
+    Splice {
+        /// The pipe's end for writes, kept open until the event.
+        pipe: RawFd,
+        /// From which byte of the file.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+    },
     /// `fdatasync`.
     DataSync,
     /// `fallocate`.
@@ -134,13 +144,50 @@ pub enum NetOp {
     PollIn,
 }
 
-/// A part of a buffer to send.
+/// A part of a buffer to send, and what a pipe holds after it.
 #[derive(Debug)]
 pub struct SendPart {
     /// The buffer, owned until it comes back with the event.
     pub buf: IoBuf,
     /// The bytes of it to send.
     pub range: std::ops::Range<usize>,
+    /// The pipe whose contents follow. The engine moves them out, and leaves it to the owner to
+    /// count them ([`SendPart::sent`]).
+    pub pipe: Option<Box<Pipe>>,
+}
+
+impl SendPart {
+    /// A part without a pipe.
+    #[inline]
+    pub fn new(buf: IoBuf, range: std::ops::Range<usize>) -> Self {
+        SendPart { buf, range, pipe: None }
+    }
+
+    /// The bytes of both.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.range.len() + self.pipe_len()
+    }
+
+    /// True if there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes in the pipe.
+    #[inline]
+    pub fn pipe_len(&self) -> usize {
+        self.pipe.as_ref().map_or(0, |pipe| pipe.len())
+    }
+
+    /// Its first `n` bytes were sent.
+    pub fn sent(&mut self, n: usize) {
+        let of_buf = n.min(self.range.len());
+        self.range.start += of_buf;
+        if let Some(pipe) = &mut self.pipe {
+            pipe.moved(n - of_buf);
+        }
+    }
 }
 
 /// The end of an operation.

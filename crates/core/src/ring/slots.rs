@@ -15,9 +15,26 @@ const NO_SLOT: u32 = u32::MAX;
 
 /// Memory that the kernel may still refer to for one operation.
 enum Slot {
-    Free { next: u32 },
-    Net { token: Token, buffers: Buffers, message: Box<Message>, accept: bool },
-    Timer { token: Token, at: Box<types::Timespec> },
+    Free {
+        next: u32,
+    },
+    Net {
+        token: Token,
+        buffers: Buffers,
+        message: Box<Message>,
+        accept: bool,
+    },
+    /// A send with a pipe, which waits for room in the socket.
+    Room {
+        token: Token,
+        fd: RawFd,
+        op: NetOp,
+        is_cancelled: bool,
+    },
+    Timer {
+        token: Token,
+        at: Box<types::Timespec>,
+    },
 }
 
 /// Header and vectors of a gathered send; kept to save the allocations.
@@ -60,6 +77,38 @@ impl Slots {
         (index, net_entry(fd, op, buffers, message))
     }
 
+    /// The slot and the entry of a wait for room in the socket of a send.
+    pub(super) fn room(&mut self, fd: RawFd, op: NetOp, token: Token) -> (u32, squeue::Entry) {
+        let entry = opcode::PollAdd::new(types::Fd(fd), libc::POLLOUT as u32).build();
+        (self.take(Slot::Room { token, fd, op, is_cancelled: false }), entry)
+    }
+
+    /// The send whose wait for room in its socket has ended, if the slot has one, and whether the
+    /// send was cancelled meanwhile.
+    pub(super) fn take_send(&mut self, index: u32) -> Option<((RawFd, NetOp, Token), bool)> {
+        if !matches!(self.slots[index as usize], Slot::Room { .. }) {
+            return None;
+        }
+        match self.release(index) {
+            Slot::Room { token, fd, op, is_cancelled } => Some(((fd, op, token), is_cancelled)),
+            _ => unreachable!("as seen"),
+        }
+    }
+
+    /// Notes that the operation in the slot is to end, if it is a send that waits for room: its
+    /// wait may have ended already.
+    pub(super) fn cancel(&mut self, index: u32) {
+        if let Slot::Room { is_cancelled, .. } = &mut self.slots[index as usize] {
+            *is_cancelled = true;
+        }
+    }
+
+    /// True if a send to this socket waits for room.
+    pub(super) fn has_send(&self, socket: RawFd) -> bool {
+        let is_it = |slot: &Slot| matches!(slot, Slot::Room { fd, .. } if *fd == socket);
+        self.slots.iter().any(is_it)
+    }
+
     /// The slot and the entry of a timer.
     pub(super) fn timer(&mut self, at: Ns, token: Token) -> (u32, squeue::Entry) {
         let spec = types::Timespec::new().sec(at / 1_000_000_000).nsec((at % 1_000_000_000) as u32);
@@ -90,14 +139,15 @@ impl Slots {
                 let result = if result == -libc::ETIME { 0 } else { result };
                 RingEvent { token, result, buffers: Buffers::None }
             }
-            Slot::Free { .. } => unreachable!("an entry for a slot comes once"),
+            Slot::Room { .. } | Slot::Free { .. } => unreachable!("an entry for a slot comes once"),
         }
     }
 
     /// The slot of the operation with this token.
     pub(super) fn find(&self, token: Token) -> Option<u32> {
         let is_it = |slot: &Slot| match slot {
-            Slot::Net { token: t, .. } | Slot::Timer { token: t, .. } => *t == token,
+            Slot::Net { token: t, .. } | Slot::Room { token: t, .. } => *t == token,
+            Slot::Timer { token: t, .. } => *t == token,
             Slot::Free { .. } => false,
         };
         self.slots.iter().position(is_it).map(|index| index as u32)
@@ -125,7 +175,7 @@ impl Slots {
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        let busy = |s: &Slot| !matches!(s, Slot::Free { .. });
+        let busy = |s: &Slot| matches!(s, Slot::Net { .. } | Slot::Timer { .. });
         self.slots.extract_if(.., |s| busy(s)).for_each(std::mem::forget);
     }
 }

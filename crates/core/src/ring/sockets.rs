@@ -48,7 +48,37 @@ fn accept(fd: RawFd) -> isize {
     unsafe { libc::accept4(fd, null, null.cast(), libc::SOCK_CLOEXEC) as isize }
 }
 
+/// True if a pipe is among the parts: only [`attempt`] can send them.
+#[inline]
+pub(super) fn has_pipe(parts: &[SendPart]) -> bool {
+    parts.iter().any(|part| part.pipe_len() > 0)
+}
+
+/// Send buffers up to the first pipe, and then that pipe.
 fn send(fd: RawFd, parts: &[SendPart], vectors: &mut Vec<libc::iovec>) -> isize {
+    let Some(at) = parts.iter().position(|part| part.pipe_len() > 0) else {
+        return send_buffers(fd, parts, 0, vectors);
+    };
+    // Nothing else keeps splice(2) from waiting for a socket with room.
+    set_nonblocking(fd);
+    let before = parts[..=at].iter().map(|part| part.range.len()).sum::<usize>() as isize;
+    let sent = match before {
+        0 => 0,
+        _ => send_buffers(fd, &parts[..=at], libc::MSG_MORE, vectors),
+    };
+    if sent != before {
+        return sent;
+    }
+    let moved = parts[at].pipe.as_ref().map_or(0, |pipe| pipe.move_to(fd));
+    if moved < 0 && before > 0 { before } else { before + moved }
+}
+
+fn send_buffers(
+    fd: RawFd,
+    parts: &[SendPart],
+    flags: libc::c_int,
+    vectors: &mut Vec<libc::iovec>,
+) -> isize {
     vectors.extend(parts.iter().map(|p| {
         let s = p.buf.segment(p.range.clone());
         libc::iovec { iov_base: s.ptr.cast(), iov_len: s.len }
@@ -56,8 +86,9 @@ fn send(fd: RawFd, parts: &[SendPart], vectors: &mut Vec<libc::iovec>) -> isize 
     // SAFETY: a msghdr of zeroes is a message without anything.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     (header.msg_iov, header.msg_iovlen) = (vectors.as_mut_ptr(), vectors.len() as _);
+    let flags = flags | libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the header and its vectors live for the call, the operation owns the buffers.
-    let sent = unsafe { libc::sendmsg(fd, &header, libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) };
+    let sent = unsafe { libc::sendmsg(fd, &header, flags) };
     vectors.clear();
     sent
 }

@@ -10,21 +10,21 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 const SECOND: Ns = 1_000_000_000;
 
-struct Fixture {
-    ring: Box<dyn Ring>,
+pub(super) struct Fixture {
+    pub(super) ring: Box<dyn Ring>,
     clock: Arc<SystemClock>,
     events: Vec<RingEvent>,
 }
 
 impl Fixture {
-    fn new(engine: Engine) -> Self {
+    pub(super) fn new(engine: Engine) -> Self {
         let clock = SystemClock::new();
         let ring = open(engine, clock.clone()).expect("the engine is to be had here");
         Fixture { ring, clock, events: Vec::new() }
     }
 
     /// Reap and sleep until the event with `value` comes.
-    fn event(&mut self, value: u64) -> RingEvent {
+    pub(super) fn event(&mut self, value: u64) -> RingEvent {
         loop {
             self.ring.reap(&mut self.events);
             if let Some(at) = self.events.iter().position(|e| e.token == token(value)) {
@@ -35,7 +35,7 @@ impl Fixture {
     }
 
     /// The events by now, after the kernel had a chance.
-    fn none_yet(&mut self) {
+    pub(super) fn none_yet(&mut self) {
         self.ring.wait(Some(self.clock.now() + 2_000_000));
         self.ring.reap(&mut self.events);
         assert!(self.events.is_empty(), "{:?}", self.events);
@@ -58,7 +58,7 @@ thread_local! {
     static OWNER: std::cell::Cell<u16> = const { std::cell::Cell::new(7) };
 }
 
-fn token(value: u64) -> Token {
+pub(super) fn token(value: u64) -> Token {
     Token::new(OWNER.get(), value)
 }
 
@@ -157,8 +157,8 @@ fn errors_are_results(engine: Engine) {
     assert!(matches!(refused.buffers, Buffers::Parts(p) if &p[0].buf[..] == b"x"));
 }
 
-fn part(bytes: &[u8]) -> SendPart {
-    SendPart { buf: IoBuf::from_slice(bytes), range: 0..bytes.len() }
+pub(super) fn part(bytes: &[u8]) -> SendPart {
+    SendPart::new(IoBuf::from_slice(bytes), 0..bytes.len())
 }
 
 fn sockets_send_and_receive(engine: Engine) {

@@ -21,6 +21,7 @@ use super::helpers::{Job, Outbox, Pool};
 use super::local::Local;
 use super::registered::Registered;
 use super::slots::Slots;
+use super::sockets::has_pipe;
 use super::watches::Watches;
 use super::{Buffers, FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
 use crate::buf::Arena;
@@ -51,6 +52,8 @@ pub struct UringRing {
     backlog: VecDeque<squeue::Entry>,
     in_flight: usize,
     unsubmitted: bool,
+    /// Sends for [`UringRing::wait_again`]; empty between calls.
+    again: Vec<(RawFd, NetOp, Token)>,
     direct: Direct,
     local: Local,
     watches: Watches,
@@ -96,6 +99,7 @@ impl UringRing {
             watches: Watches::new(uring.as_raw_fd()),
             registered: Registered::new(&uring),
             uring,
+            again: Vec::new(),
             direct: Direct::new(),
             local: Local::default(),
             outbox: Outbox::new(waker.clone()),
@@ -137,9 +141,12 @@ impl UringRing {
         unsafe { self.uring.submission().push(entry) }.is_ok()
     }
 
-    /// Hand a socket operation to the kernel.
+    /// Hand a socket operation to the kernel; of a send with a pipe, the wait for room.
     fn push_net(&mut self, fd: RawFd, op: NetOp, token: Token) {
-        let (index, entry) = self.slots.net(fd, op, token);
+        let (index, entry) = match is_of_pipe(&op) {
+            true => self.slots.room(fd, op, token),
+            false => self.slots.net(fd, op, token),
+        };
         self.in_flight += 1;
         self.push(entry.user_data(Token::new(SLOT, index.into()).0));
     }
@@ -159,6 +166,26 @@ impl UringRing {
         if let Some((fd, op, token)) = self.direct.take_held() {
             self.push_net(fd, op, token);
         }
+    }
+
+    /// The wait for room in the socket of a send has ended.
+    fn go_on(&mut self, (fd, op, token): (RawFd, NetOp, Token), room: i32) {
+        if room < 0 {
+            return self.direct.end(op, token, room);
+        }
+        if let Some(op) = self.direct.try_now(fd, op, token) {
+            self.again.push((fd, op, token));
+        }
+    }
+
+    /// Sends that found no room after all wait for it once more: one try for each reap. Whoever
+    /// reaps may poll next, and submits only what it starts itself.
+    #[cold]
+    fn wait_again(&mut self) {
+        while let Some((fd, op, token)) = self.again.pop() {
+            self.push_net(fd, op, token);
+        }
+        self.submit();
     }
 
     /// Hand the writes to the kernel that no helper got.
@@ -248,7 +275,11 @@ impl UringRing {
                 IGNORE => {}
                 SLOT => {
                     self.in_flight -= 1;
-                    out.push(self.slots.end(token.value() as u32, result));
+                    match self.slots.take_send(token.value() as u32) {
+                        Some((send, true)) => self.go_on(send, -libc::ECANCELED),
+                        Some((send, false)) => self.go_on(send, result),
+                        None => out.push(self.slots.end(token.value() as u32, result)),
+                    }
                 }
                 _ => {
                     self.in_flight -= 1;
@@ -267,6 +298,11 @@ impl UringRing {
             self.backlog.pop_front();
         }
     }
+}
+
+/// True for a send that has a pipe, which io_uring would hand to a thread.
+fn is_of_pipe(op: &NetOp) -> bool {
+    matches!(op, NetOp::Send { parts } if has_pipe(parts))
 }
 
 impl Ring for UringRing {
@@ -314,7 +350,11 @@ impl Ring for UringRing {
         if let Some((fd, op, token)) = self.direct.take_other(fd) {
             self.push_net(fd, op, token);
         }
-        if let Some(op) = self.direct.start(fd, op, token) {
+        let op = match is_of_pipe(&op) {
+            true => self.direct.try_now(fd, op, token),
+            false => self.direct.start(fd, op, token),
+        };
+        if let Some(op) = op {
             self.push_net(fd, op, token);
         }
     }
@@ -339,6 +379,7 @@ impl Ring for UringRing {
             self.push_writes();
         }
         let slot = self.slots.find(token);
+        slot.into_iter().for_each(|index| self.slots.cancel(index));
         let user_data = slot.map_or(token.0, |index| Token::new(SLOT, index.into()).0);
         let entry = opcode::AsyncCancel::new(user_data).build();
         self.push(entry.user_data(Token::new(IGNORE, 0).0));
@@ -346,6 +387,7 @@ impl Ring for UringRing {
 
     fn close(&mut self, fd: OwnedFd) {
         self.direct.cancel(|other, _| other == fd.as_raw_fd());
+        debug_assert!(!self.slots.has_send(fd.as_raw_fd()), "its owner cancels it first");
         self.submit();
         let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build();
         self.push(entry.user_data(Token::new(IGNORE, 0).0));
@@ -423,7 +465,7 @@ impl Ring for UringRing {
             self.direct.reap(out);
         }
         clear_and_look(
-            &mut (self, out),
+            &mut (&mut *self, &mut *out),
             |(ring, out)| {
                 if !ring.uring.completion().is_empty() {
                     ring.reap_entries(out);
@@ -431,6 +473,13 @@ impl Ring for UringRing {
             },
             |(ring, out)| ring.local.reap(out),
         );
+        // Sends that found room.
+        if self.direct.has_ended() {
+            self.direct.reap(out);
+        }
+        if !self.again.is_empty() {
+            self.wait_again();
+        }
     }
 
     fn in_flight(&self) -> usize {

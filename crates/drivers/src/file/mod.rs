@@ -183,6 +183,10 @@ impl Driver for File {
         }
     }
 
+    fn fills_pipes(&self) -> bool {
+        self.shared.splices.load(Relaxed)
+    }
+
     fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<FileQueue> {
         Ok(FileQueue::new(self.shared.clone(), env, channel, slots))
     }

@@ -116,6 +116,11 @@ impl Opened {
         }
     }
 
+    /// True if reads go through a page cache that is not the file itself.
+    pub(super) fn has_page_cache(&self) -> bool {
+        !self.alignment.is_direct() && !self.memory_fs
+    }
+
     /// The descriptor by which a ring knows the file.
     pub(crate) fn fd(&self) -> RawFd {
         self.backing.descriptor()

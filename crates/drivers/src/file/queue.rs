@@ -18,7 +18,7 @@ use drystone_core::mistake;
 use drystone_core::primitive::Ordering::*;
 use drystone_core::ring::polled::PolledRing;
 use drystone_core::ring::{FileOp, RingEvent};
-use drystone_core::{BioFlags, ChannelId, Env, Op, Status};
+use drystone_core::{Bio, BioFlags, ChannelId, Env, Op, Pipe, Status};
 use drystone_queue::{DriverQueue, Issue, Request, Slots};
 use std::sync::Arc;
 
@@ -182,7 +182,36 @@ impl FileQueue {
         }
     }
 
-    fn data_op(&mut self, rq: &Request) -> FileOp {
+    /// The operation that moves a long read's pages into the pipe that came with it.
+    fn splice_op(&mut self, rq: &mut Request) -> Option<FileOp> {
+        let (offset, bytes) = (rq.offset(), rq.unit.bytes);
+        if rq.unit.op != Op::Read || !Pipe::takes(offset, bytes) {
+            return None;
+        }
+        if !self.opened(rq).has_page_cache() || !self.shared.splices.load(Relaxed) {
+            return None;
+        }
+        let pipe = rq.only_bio()?.pipe_to_fill()?.begin();
+        let transfer = self.transfer(rq);
+        transfer.begin_splice(pipe);
+        transfer.splice_op(rq)
+    }
+
+    /// The operation that reads to memory, because the rest does not go into the pipe.
+    #[cold]
+    fn read_instead(&mut self, rq: &mut Request, result: i32) -> FileOp {
+        let is_of_now = self.transfer(rq).epoch() == self.openings.epoch();
+        if is_of_now && Pipe::is_refusal(-result) {
+            self.shared.splices.store(false, Relaxed);
+        }
+        self.transfer(rq).end_splice();
+        self.data_op(rq)
+    }
+
+    fn data_op(&mut self, rq: &mut Request) -> FileOp {
+        if let Some(op) = self.splice_op(rq) {
+            return op;
+        }
         let write = rq.unit.op == Op::Write;
         let dsync = rq.unit.flags.contains(BioFlags::FUA) && !mistake!("fua_forgotten");
         let offset = rq.offset();
@@ -224,6 +253,10 @@ impl FileQueue {
     /// Takes the result of an operation: `Ok(None)` when the request is done,
     /// `Ok(Some)` to go on with another operation.
     fn advance(&mut self, rq: &mut Request, result: i32) -> Result<Option<FileOp>, Status> {
+        let is_refused = result <= 0 && !matches!(-result, libc::EINTR | libc::ECANCELED);
+        if is_refused && self.transfer(rq).is_spliced() && !rq_cancelled(rq) {
+            return Ok(Some(self.read_instead(rq, result)));
+        }
         match -result {
             // The kernel also cancels the operations of a thread that ends, and that thread may
             // have been a visitor.
@@ -249,11 +282,12 @@ impl FileQueue {
     }
 
     /// The same operation once more; `None` if the file system has none that does it.
-    fn again(&mut self, rq: &Request) -> Option<FileOp> {
+    fn again(&mut self, rq: &mut Request) -> Option<FileOp> {
         match rq.unit.op {
             Op::Flush => Some(FileOp::DataSync),
             Op::Discard => Some(discard_op(self.opened(rq), rq)),
             Op::WriteZeroes => self.zero_op(rq),
+            _ if self.transfer(rq).is_spliced() => self.transfer(rq).splice_op(rq),
             _ if self.transfer(rq).is_gathered() => Some(self.transfer(rq).vectored_op(rq)),
             _ => Some(self.data_op(rq)),
         }
@@ -288,7 +322,8 @@ impl FileQueue {
     /// Note that `n` more bytes were read or written.
     fn moved(&mut self, rq: &Request, n: u64) -> Result<Option<FileOp>, Status> {
         let progress = self.transfer(rq).progress() + n;
-        if progress >= rq.unit.bytes {
+        let is_cut = self.transfer(rq).is_spliced() && mistake!("short_move_is_all");
+        if progress >= rq.unit.bytes || is_cut {
             return Ok(None);
         }
         let s = self.opened(rq);
@@ -302,12 +337,17 @@ impl FileQueue {
         let alignment = s.alignment;
         let transfer = self.transfer(rq);
         transfer.advance(rq, n, alignment);
-        Ok(Some(transfer.vectored_op(rq)))
+        Ok(Some(transfer.splice_op(rq).unwrap_or_else(|| transfer.vectored_op(rq))))
     }
 
     /// Ends a request: copies bounced data back, and forgets its memory.
-    fn finish(&mut self, rq: &Request, status: Status) {
+    fn finish(&mut self, rq: &mut Request, status: Status) {
         self.over(rq);
+        if self.transfer(rq).is_spliced() && status.is_ok() {
+            let bytes = rq.unit.bytes as usize;
+            let pipe = rq.only_bio().and_then(Bio::pipe_mut);
+            pipe.expect("it came with one").filled(bytes);
+        }
         self.transfer(rq).end(rq, status.is_ok());
         if matches!(rq.unit.op, Op::Discard | Op::WriteZeroes) {
             self.opened(rq).holes.made();

@@ -23,6 +23,9 @@ pub(crate) struct FileShared {
     pub(crate) discard: Option<Discard>,
     /// Bytes of the device.
     bytes: AtomicU64,
+    /// True if long reads may move pages of the page cache into a pipe: not with direct I/O, nor
+    /// in memory, nor once the file system has refused it.
+    pub(super) splices: AtomicBool,
     /// The options of its opening; `None` of a simulator's.
     pub(super) options: Option<FileOptions>,
     opening: Published<Opening>,
@@ -46,6 +49,7 @@ impl FileShared {
             physical_block_size,
             discard: opened.discard,
             bytes: AtomicU64::new(opened.length.bytes()),
+            splices: AtomicBool::new(opened.has_page_cache()),
             options: options.cloned(),
             opening: Published::new(Opening::first(opened)),
             is_changing: AtomicBool::new(false),
@@ -99,6 +103,7 @@ impl FileShared {
                 next.flush_failed.store(false, Release);
             }
         }
+        self.splices.store(next.has_page_cache(), Relaxed);
         let next = Arc::new(next);
         self.opening.update(&self.locks, |opening| {
             *opening = Opening { opened: next, before: Arc::downgrade(before) };

@@ -4,6 +4,8 @@
 //! Invariants:
 //! * The kernel may refer to the vectors and the bounce buffer while an operation of the request is
 //!   with the ring. They are changed only while none is.
+//! * A request goes into a pipe or to memory, never both. The vectors are empty while it goes into
+//!   a pipe.
 //! * `progress` bytes of the request are done. The vectors, once gathered, cover the rest.
 
 use super::opened::Alignment;
@@ -11,6 +13,7 @@ use drystone_core::buf::{IoBuf, copy_from_segments, copy_to_segments};
 use drystone_core::ring::FileOp;
 use drystone_core::{BioFlags, Op};
 use drystone_queue::Request;
+use std::os::fd::RawFd;
 
 /// The bytes of one write of zeroes, if the file system cannot zero by itself.
 pub(super) const ZERO_CHUNK: u64 = 1 << 20;
@@ -23,6 +26,8 @@ pub(super) struct Transfer {
     iovecs: Vec<libc::iovec>,
     bounce: Option<IoBuf>,
     progress: u64,
+    /// The end of the pipe that the request's data goes into, if it does.
+    pipe: Option<RawFd>,
     /// True while the request writes zeroes itself.
     is_by_hand: bool,
     /// The number of the exchange whose opening the request began on.
@@ -36,7 +41,7 @@ impl Transfer {
     /// The memory of a slot without a request.
     pub(super) fn new() -> Self {
         let iovecs = Vec::with_capacity(VECTORS);
-        Transfer { iovecs, bounce: None, progress: 0, is_by_hand: false, epoch: 0 }
+        Transfer { iovecs, bounce: None, progress: 0, pipe: None, is_by_hand: false, epoch: 0 }
     }
 
     /// Notes that a request begins, on the opening of that exchange.
@@ -64,6 +69,28 @@ impl Transfer {
     /// True while zeroes are written by hand.
     pub(super) fn is_by_hand(&self) -> bool {
         self.is_by_hand
+    }
+
+    /// Lets the request's data go into a pipe, whose end this is.
+    pub(super) fn begin_splice(&mut self, pipe: RawFd) {
+        self.pipe = Some(pipe);
+    }
+
+    /// True if the request's data goes into a pipe.
+    #[inline]
+    pub(super) fn is_spliced(&self) -> bool {
+        self.pipe.is_some()
+    }
+
+    /// The operation for the rest of a request whose data goes into a pipe.
+    pub(super) fn splice_op(&self, rq: &Request) -> Option<FileOp> {
+        let (offset, length) = (rq.offset() + self.progress, rq.unit.bytes - self.progress);
+        self.pipe.map(|pipe| FileOp::Splice { pipe, offset, length: length as u32 })
+    }
+
+    /// Lets the data go to the request's memory after all, from its beginning.
+    pub(super) fn end_splice(&mut self) {
+        (self.pipe, self.progress) = (None, 0);
     }
 
     /// Collects the request's vectors, through a bounce buffer if memory is not aligned.
@@ -123,6 +150,9 @@ impl Transfer {
     /// Notes that `n` more bytes were read or written, and gathers the vectors if they were not.
     pub(super) fn advance(&mut self, rq: &Request, n: u64, alignment: Alignment) {
         self.progress += n;
+        if self.is_spliced() {
+            return;
+        }
         if self.is_gathered() {
             self.skip(n as usize);
         } else {
@@ -155,7 +185,7 @@ impl Transfer {
             empty_bounce(rq, &bounce);
         }
         self.iovecs.clear();
-        (self.progress, self.is_by_hand) = (0, false);
+        (self.progress, self.pipe, self.is_by_hand) = (0, None, false);
     }
 }
 

@@ -270,7 +270,7 @@ impl DriverQueue for NullQueue {
     }
 
     #[inline]
-    fn do_bio(&mut self, _: &mut Env, _: &Bio) -> Option<Status> {
+    fn do_bio(&mut self, _: &mut Env, _: &mut Bio) -> Option<Status> {
         debug_assert!(self.plain, "it completes inline");
         (!self.shared.has_badblocks.load(Relaxed)).then_some(Status::Ok)
     }

@@ -79,6 +79,10 @@ impl Driver for Ram {
         false
     }
 
+    fn fills_pipes(&self) -> bool {
+        self.store.fills_pipes()
+    }
+
     fn open_queue(&self, _: &mut Env, channel: ChannelId, _: u32) -> Result<RamQueue> {
         Ok(RamQueue { store: self.store.clone(), zeroing: Zeroing::new(channel) })
     }
@@ -109,7 +113,7 @@ impl DriverQueue for RamQueue {
     }
 
     #[inline]
-    fn do_bio(&mut self, _: &mut Env, bio: &Bio) -> Option<Status> {
+    fn do_bio(&mut self, _: &mut Env, bio: &mut Bio) -> Option<Status> {
         self.store.do_bio(bio)
     }
 

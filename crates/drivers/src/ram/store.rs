@@ -12,12 +12,13 @@
 #![allow(unsafe_code, reason = "its memory is copied to and from without a lock")]
 
 use super::stream::WriteCopy;
+use drystone_core::buf::Segment;
 use drystone_core::extent::ExtentList;
-use drystone_core::{Bio, BioFlags, Error, Extent, Op, Result, Status};
+use drystone_core::{Bio, BioFlags, Error, Extent, Op, Pipe, Result, Status};
 use drystone_queue::{INLINE_BYTES_MAX, Request};
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 /// The bytes that one bit of `written` describes: a page.
 pub(super) const GRANULE: u64 = 4096;
@@ -56,6 +57,8 @@ pub struct RamStore {
     base: NonNull<u8>,
     len: usize,
     written: Box<[AtomicU64]>,
+    /// True once the kernel has not taken pages into a pipe.
+    refuses_pipes: AtomicBool,
 }
 
 // SAFETY: the mapping belongs to the store; it is accessed by raw copies only, which any thread
@@ -86,6 +89,7 @@ impl RamStore {
             // SAFETY: zeroes are a value of an atomic number. Memory of the kernel is zero without
             // being touched.
             written: unsafe { Box::<[AtomicU64]>::new_zeroed_slice(words).assume_init() },
+            refuses_pipes: AtomicBool::new(false),
         })
     }
 
@@ -133,12 +137,16 @@ impl RamStore {
         Status::Ok
     }
 
-    /// Execute a read or write of one segment, which lies inside the store; `None` for others.
+    /// Execute a read or write of one segment, which lies inside the store; `None` for others. A
+    /// read that came with a pipe gets references to the store's memory there instead of a copy.
     #[inline]
-    pub fn do_bio(&self, bio: &Bio) -> Option<Status> {
+    pub fn do_bio(&self, bio: &mut Bio) -> Option<Status> {
         let (segment, offset) = (bio.single_segment()?, bio.sector.bytes() as usize);
         let end = offset.checked_add(segment.len).filter(|end| *end <= self.len);
         let place = end.map(|_| self.base.as_ptr().wrapping_add(offset))?;
+        if bio.bytes >= Pipe::BYTES_MIN && self.fill_pipe(bio, place) {
+            return Some(Status::Ok);
+        }
         // SAFETY: the range lies inside the mapping, the bio's memory is vouched for until it ends.
         unsafe {
             match bio.op {
@@ -155,6 +163,24 @@ impl RamStore {
             self.mark(offset as u64, bio.bytes);
         }
         Some(Status::Ok)
+    }
+
+    /// Fill the pipe of a long read from `place`. False if it has none, or the kernel refuses: then
+    /// the data is copied.
+    #[cold]
+    fn fill_pipe(&self, bio: &mut Bio, place: *mut u8) -> bool {
+        let memory = Segment { ptr: place, len: bio.bytes as usize };
+        let Some(pipe) = bio.pipe_to_fill() else { return false };
+        let filled = pipe.fill_from(memory);
+        if filled.is_err_and(Pipe::is_refusal) {
+            self.refuses_pipes.store(true, Relaxed);
+        }
+        filled.is_ok()
+    }
+
+    /// True unless the kernel has refused to take pages into a pipe.
+    pub(crate) fn fills_pipes(&self) -> bool {
+        !self.refuses_pipes.load(Relaxed)
     }
 
     #[inline]

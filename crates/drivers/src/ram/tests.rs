@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ENGINES, Rig, pattern};
 use drystone_core::clock::SystemClock;
 use drystone_core::ring::Engine;
-use drystone_core::{BioFlags, BioList, IoBuf, Op, Sector};
+use drystone_core::{BioFlags, BioList, IoBuf, Op, Pipe, Sector};
 use drystone_queue::queue::QueueOptions;
 use drystone_queue::scheduler::SchedulerKind;
 use proptest::prelude::*;
@@ -25,6 +25,40 @@ fn data_comes_back() {
     assert_eq!(rig.read((1 << 20) - 512, 512).unwrap(), [0; 512]);
     assert_eq!(rig.read(1 << 20, 512), Err(Status::IoError));
     assert_eq!((rig.flush(), rig.write(0, &data[..512], BioFlags::FUA)), (Status::Ok, Status::Ok));
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_long_read_ends_in_its_pipe() {
+    let (mut rig, data) = (ram(4 << 20), pattern(1 << 20, 3));
+    assert_eq!(rig.write(1 << 20, &data, NONE), Status::Ok);
+    assert!(rig.device.fills_pipes());
+    let (bio, piped) = rig.read_with_pipe(1 << 20, 1 << 20);
+    assert!(bio.status == Status::Ok && piped == data);
+    assert!(bio.buf().expect("its buffer").iter().all(|byte| *byte == 0), "nobody copied");
+    let (bio, piped) = rig.read_with_pipe(2 << 20, 256 << 10);
+    assert!(bio.status == Status::Ok && piped == vec![0; 256 << 10], "a hole");
+    let (bio, piped) = rig.read_with_pipe(1 << 20, 64 << 10);
+    assert!(bio.status == Status::Ok && piped.is_empty(), "a short one is copied");
+    assert!(bio.buf().expect("its buffer")[..] == data[..64 << 10]);
+    let (bio, piped) = rig.read_with_pipe(4 << 20, 128 << 10);
+    assert!(bio.status == Status::IoError && piped.is_empty(), "behind the end");
+}
+
+/// A volume that gets another table may give the place to others, so it gets copies.
+#[cfg(not(miri))]
+#[test]
+fn a_read_that_a_volume_remapped_is_copied() {
+    let store = RamStore::new(1 << 20).expect("memory");
+    for is_remapped in [false, true] {
+        let mut bio = Bio::read(Sector(0), IoBuf::from_slice(&[7; 128 << 10]));
+        bio.set_pipe(Pipe::open().expect("a pipe"));
+        assert!(!is_remapped || bio.begin_remap(ChannelId(1)));
+        assert_eq!(store.do_bio(&mut bio), Some(Status::Ok));
+        let pipe = bio.take_pipe().expect("it is there");
+        let copied = bio.buf().expect("its buffer")[..] == vec![0; 128 << 10];
+        assert_eq!((pipe.is_empty(), copied), (is_remapped, is_remapped));
+    }
 }
 
 #[test]

@@ -1,21 +1,24 @@
-//! The buffers of one connection, which are reused: so the steady state allocates none, and a
-//! buffer with one client's data never reaches another client.
+//! The buffers and pipes of one connection, which are reused: so the steady state allocates none,
+//! and a buffer with one client's data never reaches another client.
 //!
 //! Invariant: a pool's share of the [`super::Budget`] covers the buffers that it has made, idle
 //! ones too. A connection reserves room before it takes a buffer for a request's data
 //! ([`Pool::reserve`]). The share does not cover replies without data, nor the buffers that a
-//! worker lends, which have a bound of their own ([`super::reserve`]).
+//! worker lends, which have a bound of their own ([`super::reserve`]). Nor does it cover pages of a
+//! device that a pipe refers to: a connection has at most [`PIPES`] pipes.
 
 use super::budget::{MINIMUM, Share};
 use super::ledger::Key;
 use super::reserve::{CLASSES, DATA_AT, Reserve, class_bytes, class_of};
-use drystone_core::{Bio, BioList, Device, IoBuf, Priority};
+use drystone_core::{Bio, BioList, Device, IoBuf, Pipe, Priority};
 use std::sync::Arc;
 
 /// Bytes of idle buffers that a pool keeps while memory is not scarce.
 const KEEP_BYTES: u64 = 8 << 20;
 /// Idle bios that a connection keeps.
 const KEEP_BIOS: usize = 256;
+/// Pipes that a connection has, idle or in use. Further long reads are copied.
+const PIPES: usize = 4;
 
 /// A pool of buffers and bios.
 pub(crate) struct Pool {
@@ -26,6 +29,13 @@ pub(crate) struct Pool {
     idle: [Vec<IoBuf>; CLASSES],
     idle_bytes: u64,
     bios: BioList,
+    /// Idle pipes for long reads.
+    #[expect(clippy::vec_box, reason = "bios, and parts to send, have them in boxes")]
+    pipes: Vec<Box<Pipe>>,
+    /// Pipes that it has opened, idle or in use.
+    pipes_held: usize,
+    /// A pipe was taken since the last sweep.
+    pipes_used: bool,
     /// The priority of every bio.
     pub(crate) priority: Priority,
     /// The throttle group of every bio.
@@ -46,6 +56,9 @@ impl Pool {
             idle: Default::default(),
             idle_bytes: 0,
             bios: BioList::new(),
+            pipes: Vec::new(),
+            pipes_held: 0,
+            pipes_used: false,
             priority: Priority::default(),
             group: 0,
         }
@@ -121,10 +134,10 @@ impl Pool {
     }
 
     /// True if it has more than the minimum, or was granted more, even if its client does not take
-    /// that.
+    /// that; or pipes that lie idle.
     #[inline]
     pub(crate) fn has_share(&self) -> bool {
-        !self.share.is_empty() || self.share.is_granted()
+        !self.share.is_empty() || self.share.is_granted() || !self.pipes.is_empty()
     }
 
     /// True if a client without memory waits, and this pool's memory would let it go on.
@@ -188,6 +201,13 @@ impl Pool {
         }
     }
 
+    /// Close idle pipes, unless one was taken since the last call: others may want them.
+    pub(crate) fn sweep_pipes(&mut self) {
+        if !std::mem::take(&mut self.pipes_used) {
+            self.pipes_held -= self.pipes.drain(..).count();
+        }
+    }
+
     /// Free idle buffers beyond the minimum.
     pub(crate) fn shrink(&mut self) {
         self.shrink_to(MINIMUM);
@@ -210,6 +230,36 @@ impl Pool {
         let mut bio = self.bios.pop().unwrap_or_else(Bio::flush);
         (bio.priority, bio.group) = (self.priority, self.group);
         bio
+    }
+
+    /// An idle pipe for a long read; `None` where the connection or the process has as many as it
+    /// may have.
+    pub(crate) fn take_pipe(&mut self) -> Option<Box<Pipe>> {
+        self.pipes_used = true;
+        if let Some(pipe) = self.pipes.pop() {
+            return Some(pipe);
+        }
+        let pipe = if self.pipes_held < PIPES { Pipe::open() } else { None };
+        self.pipes_held += usize::from(pipe.is_some());
+        pipe
+    }
+
+    /// The pipe of `bio`, a read that has ended, if it has all of its data. Others come back.
+    pub(crate) fn data_of(&mut self, pipe: Box<Pipe>, bio: &Bio) -> Option<Box<Pipe>> {
+        if bio.status.is_ok() && !pipe.is_empty() {
+            assert_eq!(pipe.len() as u64, bio.bytes, "a driver fills a pipe with all of a read");
+            return Some(pipe);
+        }
+        self.give_pipe(pipe);
+        None
+    }
+
+    /// Give a pipe back. One that still holds something is closed.
+    pub(crate) fn give_pipe(&mut self, pipe: Box<Pipe>) {
+        match pipe.is_idle() {
+            true => self.pipes.push(pipe),
+            false => self.pipes_held -= 1,
+        }
     }
 
     /// Give a completed bio back; its buffer, if it has one, is returned.
@@ -255,6 +305,25 @@ mod tests {
 
     fn pool(arena: Option<Arc<Arena>>, budget: &Arc<Budget>) -> Pool {
         pool_of(Reserve::new(arena, LockCounters::new(ManualClock::new(1))), budget)
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_connection_has_few_pipes_and_keeps_those_that_are_empty() {
+        let budget = Budget::unlimited();
+        let mut pool = pool(None, &budget);
+        let mut taken: Vec<_> = std::iter::from_fn(|| pool.take_pipe()).collect();
+        assert_eq!(taken.len(), PIPES);
+        let mut spoiled = taken.pop().expect("a pipe");
+        spoiled.begin();
+        pool.give_pipe(spoiled);
+        taken.push(pool.take_pipe().expect("one more, since that was closed"));
+        taken.drain(..).for_each(|pipe| pool.give_pipe(pipe));
+        assert!(pool.has_share(), "a sweep looks at it");
+        pool.sweep_pipes();
+        assert!(pool.has_share() && pool.pipes_held == PIPES, "they were used just now");
+        pool.sweep_pipes();
+        assert!(!pool.has_share() && pool.pipes_held == 0);
     }
 
     fn free(budget: &Budget) -> u64 {

@@ -362,6 +362,7 @@ fn all_front_ends_tell_the_same() {
             volume: volume.clone(),
             description: String::new(),
             multi_conn: true,
+            zero_copy: true,
             tls_required: false,
             allow: None,
         };

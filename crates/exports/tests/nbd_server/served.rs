@@ -43,6 +43,7 @@ pub fn export(name: &str, disk: Arc<Disk>) -> Export {
         volume,
         description: String::new(),
         multi_conn: true,
+        zero_copy: true,
         tls_required: false,
         allow: None,
     }

@@ -58,7 +58,7 @@ impl<D: Driver, S: Scheduler> RequestChannel<D, S> {
             if is_full || !joins || !ordinary.has_range_of(bio) {
                 return false;
             }
-            if next.is_some_and(|next| adjoins(bio, next)) && merges {
+            if next.is_some_and(|next| adjoins(bio, next)) && merges && !has_pipe(bio, next) {
                 return false;
             }
             let Some(status) = driver.do_bio(env, bio) else { return false };
@@ -93,6 +93,12 @@ struct Run {
     /// [`Bio::is_submitters`] of each.
     is_submitters: bool,
     counts: InlineRun,
+}
+
+/// True if one of them came with a pipe, so that they do not merge.
+#[cold]
+fn has_pipe(bio: &Bio, next: Option<&Bio>) -> bool {
+    bio.has_pipe() || next.is_some_and(Bio::has_pipe)
 }
 
 #[inline(always)]

@@ -30,6 +30,7 @@ use drystone_core::ring::{Ring, RingEvent, Token};
 use net::{ConnectionId, Net, NetDue, To};
 use ring::{RingState, SimRing};
 use std::collections::BTreeMap;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
@@ -57,15 +58,33 @@ impl Due {
     /// The disk that the event changes, or whose data it makes durable.
     fn changes(&self) -> Option<DiskId> {
         match self {
-            Due::Disk { disk, memory, .. } if memory.0.is_empty() => Some(*disk),
+            Due::Disk { disk, memory, .. } if memory.is_none() => Some(*disk),
             _ => None,
         }
     }
 }
 
-/// The memory for the data of a read; empty for other operations.
-#[derive(Default)]
-struct Memory(Vec<Segment>);
+/// The place for the data of a read; no segments for other operations.
+enum Memory {
+    Segments(Vec<Segment>),
+    /// The end of a pipe.
+    Pipe(RawFd),
+}
+
+impl Memory {
+    const NONE: Self = Memory::Segments(Vec::new());
+
+    /// True for operations other than reads.
+    fn is_none(&self) -> bool {
+        matches!(self, Memory::Segments(segments) if segments.is_empty())
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Memory::Segments(Vec::new())
+    }
+}
 
 /// A fiber that sleeps.
 #[derive(Clone, Copy, Debug, Default)]
@@ -311,7 +330,7 @@ impl World {
             state.disks[disk].begin(now, crate::disk::DiskOp::Read { offset: 0, length: 512 });
         let number = state.rings.len() - 1;
         state.rings[number].in_flight += 1;
-        let (token, memory) = (Token(0), Memory::default());
+        let (token, memory) = (Token(0), Memory::NONE);
         state.at(at, Due::Disk { disk, op, ring: number, token, memory });
         ring
     }

@@ -8,6 +8,7 @@
 
 use super::{DiskId, Due, FiberId, Memory, RingId, State, World};
 use crate::disk::DiskOp;
+use drystone_core::Pipe;
 use drystone_core::buf::Segment;
 use drystone_core::clock::Ns;
 use drystone_core::ring::{FileOp, NetOp, Query, Ring, RingEvent, RingFile, Token, Waker};
@@ -380,17 +381,21 @@ unsafe fn disk_op(op: FileOp) -> (DiskOp, usize, Memory) {
             FileOp::Writev { iovecs, count, offset, dsync } => {
                 write(offset, &segments(iovecs, count), dsync)
             }
-            FileOp::DataSync => (DiskOp::Flush, 0, Memory::default()),
+            FileOp::Splice { pipe, offset, length } => {
+                let op = DiskOp::Read { offset, length: length.into() };
+                (op, 0, Memory::Pipe(pipe))
+            }
+            FileOp::DataSync => (DiskOp::Flush, 0, Memory::NONE),
             FileOp::Allocate { mode, offset, length } => {
                 let punch = mode & libc::FALLOC_FL_PUNCH_HOLE != 0;
                 let op = match punch {
                     true => DiskOp::Discard { offset, length },
                     false => DiskOp::WriteZeroes { offset, length },
                 };
-                (op, 0, Memory::default())
+                (op, 0, Memory::NONE)
             }
             FileOp::Discard { offset, length } => {
-                (DiskOp::Discard { offset, length }, 0, Memory::default())
+                (DiskOp::Discard { offset, length }, 0, Memory::NONE)
             }
         }
     }
@@ -408,7 +413,7 @@ unsafe fn segments(iovecs: *const libc::iovec, count: u32) -> Vec<Segment> {
 
 fn read(offset: u64, memory: Vec<Segment>) -> (DiskOp, usize, Memory) {
     let length = memory.iter().map(|segment| segment.len as u64).sum();
-    (DiskOp::Read { offset, length }, beginning(&memory), Memory(memory))
+    (DiskOp::Read { offset, length }, beginning(&memory), Memory::Segments(memory))
 }
 
 unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, usize, Memory) {
@@ -417,13 +422,22 @@ unsafe fn write(offset: u64, from: &[Segment], fua: bool) -> (DiskOp, usize, Mem
         // SAFETY: the caller's promise.
         data.extend_from_slice(unsafe { std::slice::from_raw_parts(segment.ptr, segment.len) });
     }
-    (DiskOp::Write { offset, data, fua }, beginning(from), Memory::default())
+    (DiskOp::Write { offset, data, fua }, beginning(from), Memory::NONE)
 }
 
 impl Memory {
-    /// Copy `data` to the memory of the read.
+    /// Copy `data` to the memory of the read, or into its pipe.
     pub(super) fn write(&self, mut data: &[u8]) {
-        for segment in &self.0 {
+        let segments = match self {
+            Memory::Segments(segments) => segments,
+            // Open until the event, like the memory.
+            Memory::Pipe(pipe) => {
+                let n = Pipe::copy_in(*pipe, data);
+                assert_eq!(n, data.len(), "a pipe has room for what the driver asks for");
+                return;
+            }
+        };
+        for segment in segments {
             let n = data.len().min(segment.len);
             // SAFETY: the memory of a read is valid until the event of its end, which comes after
             // this.

@@ -89,9 +89,10 @@ impl FrontEnd for Nbd {
 
 /// Reports keys of connections although the export has no address.
 fn without_listener(check: &mut Check<'_>, section: &Section<'_>) {
-    const KEYS: [&str; 10] = [
+    const KEYS: [&str; 11] = [
         "description",
         "multi_conn",
+        "zero_copy",
         "tls",
         "max_connections",
         "max_connections_per_client",

@@ -105,6 +105,7 @@ fn export(live: &LiveExport) -> Export {
         volume: live.volume.clone(),
         description: spec.description.clone(),
         multi_conn: spec.multi_conn,
+        zero_copy: spec.zero_copy,
         tls_required: spec.tls.mode == TlsMode::Required,
         allow: spec.allow.as_deref().map(allow_list),
     }

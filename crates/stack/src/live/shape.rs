@@ -65,6 +65,10 @@ impl<D: Driver> Driver for Shaped<D> {
         self.inner.wants_scheduler()
     }
 
+    fn fills_pipes(&self) -> bool {
+        self.inner.fills_pipes()
+    }
+
     fn open_queue(&self, env: &mut Env, channel: ChannelId, slots: u32) -> Result<D::Queue> {
         self.inner.open_queue(env, channel, slots)
     }

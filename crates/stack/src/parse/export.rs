@@ -35,6 +35,7 @@ pub fn export(check: &mut Check<'_>, section: &Entry, file: Option<&Path>) -> Op
         description: fields.text("description"),
         default: fields.bool("default"),
         multi_conn: fields.bool("multi_conn"),
+        zero_copy: fields.bool("zero_copy"),
         priority: priority(&fields),
         group: fields
             .text_if("group")

@@ -104,6 +104,15 @@ pub static EXPORT: &[Param] = &[
         "Tell clients that several connections see one consistent device.",
     ),
     param(
+        "zero_copy",
+        Type::Bool,
+        Value("true"),
+        "Send reads of 128 KiB to 1 MiB, of whole pages and without TLS, from the pages of the \
+         device instead of a copy, if that is RAM or a file that is not direct. A client that \
+         takes a reply late may see data that was written since: say false where one device goes \
+         from client to client without being made anew.",
+    ),
+    param(
         "io",
         Type::Fields(IO),
         Unset("no-change"),

@@ -27,6 +27,8 @@ pub struct ExportSpec {
     pub default: bool,
     /// True if several connections are offered.
     pub multi_conn: bool,
+    /// True if long reads may be sent from the pages of the device.
+    pub zero_copy: bool,
     /// Class and level of its I/O.
     pub priority: Priority,
     /// The path of the throttle group of its clients; empty is the root.

@@ -53,6 +53,9 @@ fn shorten(op: FileOp, bytes: usize) -> FileOp {
         FileOp::Writev { iovecs, offset, dsync, .. } => {
             FileOp::Writev { iovecs, count: 1, offset, dsync }
         }
+        FileOp::Splice { pipe, offset, length } => {
+            FileOp::Splice { pipe, offset, length: length.min(bytes as u32) }
+        }
         other => other,
     }
 }

@@ -4,6 +4,7 @@ mod data;
 mod fault_ring;
 mod faults;
 mod opening;
+mod pipes;
 mod reopening;
 mod retired;
 

@@ -20,6 +20,10 @@ pub struct Export {
     pub description: String,
     /// Let clients open several connections at once.
     pub multi_conn: bool,
+    /// Send long reads from the pages of the device where that can be done, instead of a copy. A
+    /// client that takes such a reply late may see a later write to the device
+    /// ([`drystone_core::pipe`]).
+    pub zero_copy: bool,
     /// Served over TLS only.
     pub tls_required: bool,
     /// The clients that may use it; all if there is no list. For others it does not exist.

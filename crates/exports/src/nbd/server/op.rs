@@ -9,7 +9,7 @@ use super::unaligned::Unaligned;
 use crate::nbd::proto::Command;
 use crate::nbd::request::Request;
 use crate::server::ZeroWrites;
-use drystone_core::{Bio, IoBuf, Status};
+use drystone_core::{Bio, IoBuf, Pipe, Status};
 
 /// An operation under way.
 pub(super) struct Op {
@@ -17,8 +17,10 @@ pub(super) struct Op {
     /// Bios that have not come back.
     pub(super) pending: u32,
     pub(super) status: Status,
-    /// The buffer of the bio that has come back.
+    /// The buffer of the bio that has come back; with a pipe it has room for the header.
     pub(super) data: Option<IoBuf>,
+    /// The pipe that has the data of a read instead.
+    pub(super) pipe: Option<Box<Pipe>>,
     /// The rest to be zeroed by plain writes.
     pub(super) zeroes: Option<ZeroWrites>,
     /// The steps of a request for parts of blocks.
@@ -38,6 +40,7 @@ impl Op {
             pending: 1,
             status: Status::Ok,
             data: None,
+            pipe: None,
             zeroes: None,
             unaligned: None,
             locked: false,

@@ -7,7 +7,8 @@
 //!   decrypted into a buffer of their own first.
 //! * `queued` holds the parts to send, in order; all of it becomes the next send. With TLS only one
 //!   send's worth of it is encrypted at a time, into buffers of the connection that are reused.
-//! * The buffers of `queued` belong to the pool and go back to it, sent or not.
+//! * The buffers and pipes of `queued` belong to the pool and go back to it, sent or not. With TLS
+//!   there are no pipes.
 
 use super::window::{Cost, Costs};
 use crate::nbd::tls::{TlsConfig, TlsError, TlsSession};
@@ -196,7 +197,7 @@ impl Stream {
                 return;
             };
             buf[DATA_AT..DATA_AT + chunk.len()].copy_from_slice(chunk);
-            self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + chunk.len() });
+            self.queued.push(SendPart::new(buf, DATA_AT..DATA_AT + chunk.len()));
         }
     }
 
@@ -212,6 +213,7 @@ impl Stream {
             && part.range.end >= DATA_AT
             && part.range.end + most <= part.buf.len()
             && part.range.start == DATA_AT
+            && part.pipe.is_none()
         {
             let end = part.range.end;
             let n = write(&mut part.buf[end..end + most]);
@@ -223,11 +225,12 @@ impl Stream {
             return;
         };
         let n = write(&mut buf[DATA_AT..]);
-        self.queued.push(SendPart { buf, range: DATA_AT..DATA_AT + n });
+        self.queued.push(SendPart::new(buf, DATA_AT..DATA_AT + n));
     }
 
     /// Append a part of a buffer to the queue.
     pub(super) fn queue_part(&mut self, part: SendPart) {
+        debug_assert!(part.pipe.is_none() || self.tls.is_none(), "nobody encrypts a pipe");
         self.queued.push(part);
     }
 
@@ -301,7 +304,7 @@ impl Stream {
                 self.cipher.push(buf);
                 return;
             }
-            parts.push(SendPart { buf, range: 0..n });
+            parts.push(SendPart::new(buf, 0..n));
         }
     }
 
@@ -338,17 +341,20 @@ impl Stream {
     ) -> Sent {
         self.sending = false;
         let whole = parts.iter().take_while(|p| {
-            let fits = p.range.len() <= n;
-            n -= if fits { p.range.len() } else { 0 };
+            let fits = p.len() <= n;
+            n -= if fits { p.len() } else { 0 };
             fits
         });
         let whole = whole.count();
-        parts.drain(..whole).for_each(|part| self.take_back(pool, part));
+        parts.drain(..whole).for_each(|mut part| {
+            part.sent(part.len());
+            self.take_back(pool, part);
+        });
         if parts.is_empty() {
             self.spare = parts;
             return Sent::All(std::mem::take(&mut self.sending_replies));
         }
-        parts[0].range.start += n;
+        parts[0].sent(n);
         self.sending = true;
         Sent::Rest(parts)
     }
@@ -358,7 +364,7 @@ impl Stream {
         match self.tls {
             // Cleartext parts come from before the TLS session.
             Some(_) => self.cipher.push(part.buf),
-            None => pool.give(part.buf),
+            None => give_part(pool, part),
         }
     }
 
@@ -375,8 +381,13 @@ impl Stream {
 
     /// Gives the buffers of the queue back to their pool: nothing of it will be sent.
     pub(super) fn give_back(&mut self, pool: &mut Pool) {
-        self.queued.drain(..).for_each(|part| pool.give(part.buf));
+        self.queued.drain(..).for_each(|part| give_part(pool, part));
     }
+}
+
+fn give_part(pool: &mut Pool, part: SendPart) {
+    pool.give(part.buf);
+    part.pipe.into_iter().for_each(|pipe| pool.give_pipe(pipe));
 }
 
 /// Exchange a buffer for a large one, and copy its unused bytes; if memory is short it stays.
@@ -406,7 +417,7 @@ mod tests {
     use crate::server::{Reserve, Work};
     use drystone_core::clock::ManualClock;
     use drystone_core::ring::Engine;
-    use drystone_core::{Arena, ContextSet};
+    use drystone_core::{Arena, ContextSet, Pipe};
     use std::sync::Arc;
 
     fn stream() -> (Stream, Pool, Arc<Reserve>) {
@@ -451,6 +462,65 @@ mod tests {
         assert!(stream.wants_send() && !stream.is_busy());
     }
 
+    /// A reply whose data is in a pipe, between two small ones.
+    #[cfg(not(miri))]
+    fn queue_with_pipe(stream: &mut Stream, pool: &mut Pool) -> Vec<u8> {
+        queue_reply(stream, pool, 1);
+        let mut pipe = pool.take_pipe().expect("a pipe");
+        let end = pipe.begin();
+        assert_eq!(Pipe::copy_in(end, &[3; 100]), 100);
+        pipe.filled(100);
+        let buf = pool.take(4096).expect("a buffer");
+        let range = DATA_AT - 28..DATA_AT;
+        stream.queue_part(SendPart { buf, range, pipe: Some(pipe) });
+        stream.reply_queued(cost(4096));
+        queue_reply(stream, pool, 2);
+        [vec![1; 16], vec![0; 28], vec![3; 100], vec![2; 16]].concat()
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_send_may_end_anywhere_in_a_part_with_a_pipe() {
+        for cut in [1, 16, 17, 44, 45, 143, 144, 159, 160] {
+            let (mut stream, mut pool, _) = stream();
+            let wanted = queue_with_pipe(&mut stream, &mut pool);
+            let mut parts = stream.begin_send(&mut pool);
+            let (mut sent, mut left) = (Vec::new(), cut);
+            loop {
+                let mut n = left;
+                for part in &parts {
+                    let of_buf = n.min(part.range.len());
+                    sent.extend_from_slice(&part.buf[part.range.clone()][..of_buf]);
+                    let of_pipe = (n - of_buf).min(part.pipe_len());
+                    if let Some(pipe) = part.pipe.as_ref().filter(|_| of_pipe > 0) {
+                        sent.extend(pipe.copy_out(of_pipe));
+                    }
+                    n -= of_buf + of_pipe;
+                }
+                match stream.end_send(&mut pool, parts, left) {
+                    Sent::Rest(rest) => (parts, left) = (rest, wanted.len() - cut),
+                    Sent::All(costs) => break assert_eq!(costs.bytes(), 4096 + 1024),
+                }
+            }
+            assert!(sent == wanted, "cut at {cut}");
+            let again = pool.take_pipe().expect("it came back");
+            assert!(again.is_idle());
+        }
+    }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn a_pipe_that_was_not_sent_is_closed() {
+        let (mut stream, mut pool, _) = stream();
+        queue_with_pipe(&mut stream, &mut pool);
+        let parts = stream.begin_send(&mut pool);
+        queue_with_pipe(&mut stream, &mut pool);
+        stream.fail_send(&mut pool, parts);
+        let new: Vec<_> = std::iter::from_fn(|| pool.take_pipe()).collect();
+        assert!(new.len() == 4 && new.iter().all(|pipe| pipe.is_idle()), "those were closed");
+        assert!(!stream.owes_send());
+    }
+
     #[test]
     fn a_failed_send_loses_all_replies() {
         let (mut stream, mut pool, reserve) = stream();
@@ -469,7 +539,7 @@ mod tests {
         let (mut stream, mut pool, reserve) = stream();
         stream.start_tls(&TlsConfig::of_test()).expect("a session");
         queue_reply(&mut stream, &mut pool, 1);
-        let cipher = SendPart { buf: IoBuf::zeroed(CIPHER_BYTES), range: 0..100 };
+        let cipher = SendPart::new(IoBuf::zeroed(CIPHER_BYTES), 0..100);
         assert_eq!(stream.fail_send(&mut pool, vec![cipher]).bytes(), 512);
         drop(pool);
         assert_eq!((stream.cipher.len(), reserve.idle_count()), (1, 1));

@@ -326,7 +326,7 @@ impl State {
     fn pump_send(&mut self, now: Ns, id: ConnectionId) {
         let connection = &self.net.connections[id];
         let Some(waits) = &connection.send else { return };
-        let total: usize = waits.parts.iter().map(|part| part.range.len()).sum();
+        let total: usize = waits.parts.iter().map(SendPart::len).sum();
         let room = connection.to_client.room(self.net.options.capacity).min(total);
         let result = if connection.server_reset || !connection.server_writes {
             -libc::EPIPE
@@ -338,7 +338,8 @@ impl State {
         };
         let send = self.net.connections[id].send.take().expect("it waits");
         if result > 0 {
-            self.travel(now, id, To::Client, gather(&send.parts, result as usize));
+            let bytes = gather(&send.parts, result as usize, &mut self.net.counts.piped);
+            self.travel(now, id, To::Client, bytes);
         }
         self.net_end(send.ring, send.token, result, Buffers::Parts(send.parts));
     }
@@ -472,11 +473,19 @@ fn buffers_of(op: NetOp) -> Buffers {
     }
 }
 
-fn gather(parts: &[SendPart], n: usize) -> Vec<u8> {
+/// The first `n` bytes of `parts`; counts pipes that some of them come from.
+fn gather(parts: &[SendPart], n: usize, piped: &mut u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(n);
     for part in parts {
         let more = part.range.len().min(n - bytes.len());
         bytes.extend_from_slice(&part.buf[part.range.start..part.range.start + more]);
+        let of_pipe = part.pipe_len().min(n - bytes.len());
+        if let Some(pipe) = part.pipe.as_ref().filter(|_| of_pipe > 0) {
+            *piped += 1;
+            let out = pipe.copy_out(of_pipe);
+            assert_eq!(out.len(), of_pipe, "a pipe holds what its owner was told");
+            bytes.extend(out);
+        }
     }
     bytes
 }

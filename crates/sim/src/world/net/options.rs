@@ -44,6 +44,8 @@ pub struct NetCounts {
     pub partial: u64,
     /// Sends that found no room at first.
     pub full: u64,
+    /// Sends that moved bytes out of a pipe.
+    pub piped: u64,
     /// Operations cut short by the kernel.
     pub cancelled: u64,
     /// Accepts without a descriptor.
@@ -56,11 +58,12 @@ pub struct NetCounts {
 
 impl NetCounts {
     /// All counts with their names.
-    pub fn each(&self) -> [(&'static str, u64); 7] {
+    pub fn each(&self) -> [(&'static str, u64); 8] {
         [
             ("accepted", self.accepted),
             ("partial", self.partial),
             ("full", self.full),
+            ("piped", self.piped),
             ("cancelled", self.cancelled),
             ("exhausted", self.exhausted),
             ("reset by a client", self.resets),

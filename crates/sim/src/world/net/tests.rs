@@ -58,7 +58,7 @@ impl Both {
     fn send(&mut self, bytes: usize) -> Option<i32> {
         let mut buf = IoBuf::zeroed(bytes);
         buf.fill(5);
-        let parts = vec![SendPart { buf, range: 0..bytes }];
+        let parts = vec![SendPart::new(buf, 0..bytes)];
         self.ring.net(self.server.as_raw_fd(), NetOp::Send { parts }, Token(3));
         one(&mut *self.ring).map(|event| event.result)
     }
@@ -128,7 +128,7 @@ fn a_reset_ends_everything_with_errors() {
     world.pass(LONG);
     world.round(&[], &mut Vec::new());
     assert_eq!(one(&mut *ring).map(|event| event.result), Some(-libc::ECONNRESET));
-    let parts = vec![SendPart { buf: IoBuf::zeroed(9), range: 0..9 }];
+    let parts = vec![SendPart::new(IoBuf::zeroed(9), 0..9)];
     ring.net(server.as_raw_fd(), NetOp::Send { parts }, Token(3));
     assert_eq!(one(&mut *ring).map(|event| event.result), Some(-libc::EPIPE));
 }

@@ -262,6 +262,7 @@ impl Connection {
     /// of its data, while others waited for its memory.
     pub(super) fn sweep(&mut self, stalls_max: u64) -> bool {
         let has_moved = self.progress.take_moved();
+        self.pool.sweep_pipes();
         // If others want its memory, a client that sends a byte now and then keeps no idle buffers
         // either.
         if !has_moved || self.pool.is_wanted_by_others() {
@@ -381,7 +382,8 @@ impl Connection {
             Next::Wait => {}
             Next::Chosen(negotiated, permit) => {
                 let (chosen, client) = ((&*negotiated, permit), (accepted.id, &*peer));
-                let export = OpenExport::open(chosen, client, pool, cx, (table, locks));
+                let is_plain = stream.is_plain();
+                let export = OpenExport::open(chosen, client, pool, cx, (table, locks), is_plain);
                 let Some(export) = export else {
                     self.life.kill();
                     return Step::Wait;

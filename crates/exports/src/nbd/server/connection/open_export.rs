@@ -46,13 +46,15 @@ pub(super) struct OpenExport {
 }
 
 impl OpenExport {
-    /// Opens the export that connection `id` of `peer` has negotiated; `None` if that fails.
+    /// Opens the export that connection `id` of `peer` has negotiated, in the clear if `is_plain`;
+    /// `None` if that fails.
     pub(super) fn open(
         (negotiated, permit): (&Negotiated, Option<Permit>),
         (id, peer): (SessionId, &Peer),
         pool: &mut Pool,
         cx: &mut Context,
         (table, locks): (&ExportTable, &Arc<LockCounters>),
+        is_plain: bool,
     ) -> Option<Self> {
         let export = &table.exports()[table.index_of(&negotiated.export.name)?];
         let (volume, settings) = (&export.volume, table.settings());
@@ -66,7 +68,10 @@ impl OpenExport {
         let write_locks = volume.write_lock.join(places, cx.handle().clone(), locks.clone());
         let ids = negotiated.contexts.iter().map(|context| context.id).collect();
         let served = (volume.device.clone(), volume.clients.clone());
-        let service = Service::new(served, write_locks, negotiated.style, ids, id);
+        let mut service = Service::new(served, write_locks, negotiated.style, ids, id);
+        if export.zero_copy && is_plain {
+            service.use_pipes();
+        }
         let windows = Windows::new(settings.max_in_flight, settings.max_bytes_in_flight);
         let admission = Admission::new(Transmission::new(negotiated), service.layout(), windows);
         let (_client, _member, _permit) = (client, member, permit);
@@ -168,7 +173,7 @@ mod tests {
             let Fixture { table, peer, work, pool, .. } = self;
             let listener = (&*table, &work.locks);
             let client = (SessionId(0), &*peer);
-            OpenExport::open((&chosen, permit), client, pool, &mut work.cx, listener)
+            OpenExport::open((&chosen, permit), client, pool, &mut work.cx, listener, true)
         }
 
         fn clients(&self) -> u32 {

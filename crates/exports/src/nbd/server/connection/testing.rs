@@ -75,7 +75,7 @@ pub(super) fn export(groups: Arc<Groups>, path: &str, opens: bool) -> Export {
         write_lock: RangeLock::new(),
     };
     let (description, allow) = (String::new(), None);
-    Export { volume, description, multi_conn: true, tls_required: false, allow }
+    Export { volume, description, multi_conn: true, zero_copy: true, tls_required: false, allow }
 }
 
 /// Groups of which there is only the root.

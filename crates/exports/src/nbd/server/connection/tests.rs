@@ -48,7 +48,7 @@ impl Alone {
         let (chosen, client) = ((&negotiated, None), (SessionId(0), &self.connection.peer));
         let listener = (&*self.table, &self.work.locks);
         let pool = &mut self.connection.pool;
-        let export = OpenExport::open(chosen, client, pool, &mut self.work.cx, listener);
+        let export = OpenExport::open(chosen, client, pool, &mut self.work.cx, listener, true);
         self.connection.phase = Phase::Transmission(Box::new(export.expect("it opens")));
     }
 

@@ -28,7 +28,7 @@ use crate::nbd::reply::ReplyStyle;
 use crate::nbd::request::Request;
 use crate::server::{Blocks, Clients, DATA_AT, NBD, OpId, OpTable, Pool, SessionId};
 use drystone_core::range_lock::RangeUser;
-use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Sector};
+use drystone_core::{Bio, BioFlags, BioList, Device, IoBuf, Op as BioOp, Pipe, Sector};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub(super) struct Service {
     queries: Queries,
     /// Bios that continue operations whose earlier bios have ended.
     next: BioList,
+    /// True if long reads may end in pipes.
+    uses_pipes: bool,
     /// True if the device zeroes by itself.
     zeroes_itself: bool,
     /// True if the server stops: an operation then ends with its bios in flight.
@@ -75,6 +77,7 @@ impl Service {
             locks: WriteLocks::new(locks),
             queries: Queries::default(),
             next: BioList::new(),
+            uses_pipes: false,
             zeroes_itself: limits.max_write_zeroes_bytes > 0,
             stopping: false,
         }
@@ -249,7 +252,22 @@ impl Service {
         bio.sector = Sector::from_bytes(blocks.all().start);
         bio.set_buf(buf, Some(DATA_AT..DATA_AT + blocks.all_bytes()));
         bio.user_data = self.ops.user_data(id, 0);
+        if self.uses_pipes && request.length >= Pipe::BYTES_MIN && self.may_use_pipe(&blocks) {
+            pool.take_pipe().into_iter().for_each(|pipe| bio.set_pipe(pipe));
+        }
         bios.push(bio);
+    }
+
+    /// True if a long read may end in a pipe.
+    #[cold]
+    fn may_use_pipe(&self, blocks: &Blocks) -> bool {
+        let (start, bytes) = (blocks.all().start, blocks.all_bytes() as u64);
+        blocks.is_whole() && Pipe::takes(start, bytes) && self.device.fills_pipes()
+    }
+
+    /// Lets long reads end in pipes, from which only replies in the clear can be sent.
+    pub(super) fn use_pipes(&mut self) {
+        self.uses_pipes = true;
     }
 
     #[inline]
@@ -318,14 +336,18 @@ impl Service {
 
     /// Takes a bio back. The last one of its operation queues the reply, or the next bio.
     #[inline]
-    pub(super) fn completed(&mut self, bio: Box<Bio>, pool: &mut Pool, stream: &mut Stream) {
+    pub(super) fn completed(&mut self, mut bio: Box<Bio>, pool: &mut Pool, stream: &mut Stream) {
         let id = OpId::of(&bio);
         if !bio.status.is_ok() {
             self.note_failure(id, &bio);
         }
+        let pipe = bio.take_pipe().and_then(|pipe| pool.data_of(pipe, &bio));
         let buf = pool.give_bio(bio);
-        let Some(op) = self.ops.op_mut(id) else { return };
-        op.data = buf;
+        let Some(op) = self.ops.op_mut(id) else {
+            debug_assert!(false, "an operation lives until its bios are back");
+            return;
+        };
+        (op.data, op.pipe) = (buf, pipe);
         op.pending -= 1;
         if op.request.command == Command::BlockStatus && op.status.is_ok() {
             return self.queries.push(id);

@@ -9,7 +9,7 @@ use crate::nbd::server::stream::Stream;
 use crate::nbd::server::window::Cost;
 use crate::server::{DATA_AT, Pool};
 use drystone_core::ring::SendPart;
-use drystone_core::{IoBuf, Status};
+use drystone_core::{IoBuf, Pipe, Status};
 use std::ops::Range;
 
 impl Service {
@@ -24,8 +24,9 @@ impl Service {
             op.data.into_iter().for_each(|buf| pool.give(buf));
             stream.queue_small(pool, style.success_bytes(), |out| style.success(out, tag));
         } else if let Some(buf) = op.data {
-            let data = DATA_AT + self.blocks(&op.request).skip();
-            queue_data(style, tag, data..data + op.request.length as usize, buf, stream);
+            let start = DATA_AT + self.blocks(&op.request).skip();
+            let data = start..start + op.request.length as usize;
+            queue_data((style, tag), data, buf, op.pipe, stream);
         }
         stream.reply_queued(cost);
     }
@@ -33,6 +34,7 @@ impl Service {
     #[cold]
     fn reply_error(&mut self, op: Op, pool: &mut Pool, stream: &mut Stream) {
         op.data.into_iter().for_each(|buf| pool.give(buf));
+        debug_assert!(op.pipe.is_none(), "only a read that succeeds has its data there");
         let error = match op.status {
             Status::Cancelled if self.stopping => ErrorCode::Eshutdown,
             status => ErrorCode::from_errno(status.errno()),
@@ -59,18 +61,19 @@ impl Service {
     }
 }
 
-/// Queues the reply of a read: header and data stand in one buffer.
+/// Queues the reply of a read: header and data stand in one buffer, unless the data is in a pipe.
 #[inline]
 fn queue_data(
-    style: ReplyStyle,
-    tag: ReplyTag,
+    (style, tag): (ReplyStyle, ReplyTag),
     data: Range<usize>,
     mut buf: IoBuf,
+    pipe: Option<Box<Pipe>>,
     stream: &mut Stream,
 ) {
     let start = data.start - style.read_header_bytes();
     style.read_header(&mut buf[start..data.start], tag, data.len() as u32);
-    stream.queue_part(SendPart { buf, range: start..data.end });
+    let end = if pipe.is_some() { data.start } else { data.end };
+    stream.queue_part(SendPart { buf, range: start..end, pipe });
 }
 
 /// Queues an error reply.
