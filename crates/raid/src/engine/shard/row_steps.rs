@@ -29,7 +29,10 @@ impl Shard {
             Some(numbers) => write.cover.find(items, layout, numbers.iter().copied()),
             None => write.cover.find(items, layout, items.waiting()),
         };
-        if !is_whole || !self.are_free(turn, &write.cover) {
+        let may_begin = is_whole
+            && self.are_free(turn, &write.cover)
+            && self.rows.reserve(layout, items, &write.cover, &out.row_bufs);
+        if !may_begin {
             self.rows.keep(write);
             return 0;
         }

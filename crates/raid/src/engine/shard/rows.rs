@@ -52,6 +52,15 @@ pub(super) struct RowWrite {
     is_failed: bool,
 }
 
+/// Makes a buffer of so many bytes, if there is memory.
+struct Maker(fn(usize) -> Option<IoBuf>);
+
+impl Default for Maker {
+    fn default() -> Self {
+        Maker(IoBuf::try_zeroed)
+    }
+}
+
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct RowWrites {
@@ -60,6 +69,7 @@ pub(super) struct RowWrites {
     spare: Vec<RowWrite>,
     /// Idle buffers.
     bufs: Vec<IoBuf>,
+    maker: Maker,
     /// The most that writes in flight can use: the cache has no more stripes.
     bufs_max: usize,
     /// Stripes of writes that have ended: to be released.
@@ -104,9 +114,37 @@ impl RowWrites {
         &mut self.by_role[role.index()]
     }
 
-    /// A buffer of `bytes` bytes, with any content. `near` are those that this context used last.
-    fn buf(&mut self, near: &mut Vec<IoBuf>, bytes: usize) -> IoBuf {
-        near.pop().or_else(|| self.bufs.pop()).unwrap_or_else(|| IoBuf::zeroed(bytes))
+    /// Make sure that there are buffers for all that [`RowWrites::compute`] will do for `cover`.
+    /// False if memory is short: stripes have theirs beforehand.
+    pub(super) fn reserve(
+        &mut self,
+        layout: &Layout,
+        items: &Items,
+        cover: &Cover,
+        near: &[IoBuf],
+    ) -> bool {
+        let (bytes, data) = (unit_bytes(layout), layout.data_disks());
+        let needed: usize = cover
+            .units(layout)
+            .map(|sector| {
+                let is_copied = |slot: &u32| {
+                    let (number, at) = cover.data_at(layout, *slot, sector);
+                    lent(items.bio(number), at, bytes).is_none()
+                };
+                (layout.disks() - data) as usize + (0..data).filter(is_copied).count()
+            })
+            .sum();
+        for _ in near.len() + self.bufs.len()..needed {
+            let Some(buf) = self.maker.0(bytes) else { return false };
+            self.bufs.push(buf);
+        }
+        true
+    }
+
+    /// A buffer, with any content, of those that [`RowWrites::reserve`] made sure of. `near` are
+    /// those that this context used last.
+    fn buf(&mut self, near: &mut Vec<IoBuf>) -> IoBuf {
+        near.pop().or_else(|| self.bufs.pop()).expect("it was reserved")
     }
 
     /// Keep the buffers of a bio that has come back, as far as there is use for them.
@@ -135,10 +173,10 @@ impl RowWrites {
         for slot in 0..layout.data_disks() {
             let (number, at) = cover.data_at(layout, slot, sector);
             let lent = lent(items.bio(number), at, bytes);
-            let buf = lent.unwrap_or_else(|| self.buf(near, bytes));
+            let buf = lent.unwrap_or_else(|| self.buf(near));
             self.data.push(buf);
         }
-        let (mut p, mut q) = (self.buf(near, bytes), row.q.map(|_| self.buf(near, bytes)));
+        let (mut p, mut q) = (self.buf(near), row.q.map(|_| self.buf(near)));
         for start in (0..bytes).step_by(BLOCK_BYTES) {
             let block = start..start + BLOCK_BYTES;
             for (slot, buf) in (0..).zip(&mut self.data) {
@@ -157,6 +195,12 @@ impl RowWrites {
         if let (Some(role), Some(q)) = (row.q, q) {
             self.by_role[role.index()].push(q);
         }
+    }
+
+    /// From now on there is no memory for further buffers.
+    #[cfg(test)]
+    pub(super) fn exhaust_memory(&mut self) {
+        self.maker = Maker(|_| None);
     }
 
     /// The number of idle buffers.

@@ -118,6 +118,20 @@ fn a_row_that_a_member_fails_is_written_by_its_stripes() {
     }
 }
 
+/// Stripes have their buffers beforehand, so a write never fails for want of memory.
+#[test]
+fn a_row_without_memory_for_it_is_written_by_its_stripes() {
+    for flags in [BioFlags::STABLE, BioFlags::empty()] {
+        let mut bench = bench(4);
+        bench.shard.rows.exhaust_memory();
+        let bio = write(&mut bench, ROW, ROW, (5, flags));
+        bring(&mut bench, [bio]);
+        let is_of_stripes = |bio: &Bio| bio.bufs().iter().all(|buf| buf.len() == BLOCK_BYTES);
+        assert!(bench.flight.len() == 4 && bench.flight.iter().all(|(_, bio)| is_of_stripes(bio)));
+        check(&mut bench);
+    }
+}
+
 #[test]
 fn a_cancelled_row_is_written_again() {
     let mut bench = bench(4);
