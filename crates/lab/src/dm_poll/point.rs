@@ -107,9 +107,9 @@ pub(super) fn measure(
         crew.pause(Instant::now() + Duration::from_nanos(warmup_ns(runtime_ns)))?;
         at.locks.reset();
         let (polls, helpers) = (read()?, machine::helpers_cpu_ns(&crew.threads));
-        // I/Os that a lane completes before it sees the phase are not counted.
-        let before = crew.progress().completed + u64::from(scene.threads) * scene.depth as u64;
         crew.enter(phase::MEASURE);
+        // A lane sees the phase when it begins a round. What it completes before is not counted.
+        let before = crew.progress().completed + u64::from(scene.threads) * scene.depth as u64;
         stretch(crew, runtime_ns, before)?;
         let helpers = machine::helpers_cpu_ns(&crew.threads).saturating_sub(helpers);
         let locks = at.locks.stats();
