@@ -7,9 +7,11 @@
 //! half the processor time of both sides.
 //!
 //! The number of requests that a client keeps in flight is unknown, so the server tries: a
-//! [`TRIAL`] of delayed receives follows every [`PAUSE`] receives. If those find [`WORTH`] requests
-//! each or more, the delay stays on as long as this holds. So a client that waits for each reply is
-//! delayed in 1.5 % of its requests, and one whose requests fill a receive anyway never.
+//! [`TRIAL`] of delayed receives follows [`PAUSE_MIN`] receives. If those find [`WORTH`] requests
+//! each or more, the delay stays on as long as this holds. If not, the next trial comes after twice
+//! as many receives, up to [`PAUSE_MAX`]. So a client that waits for each reply is delayed in 0.1 %
+//! of its requests, which its 99th percentile does not show, and one whose requests come together
+//! anyway never.
 
 use drystone_core::clock::Ns;
 
@@ -18,12 +20,17 @@ use drystone_core::clock::Ns;
 pub(super) const DELAY_NS: Ns = 20_000;
 /// Receives of a trial, and between two checks of the mode.
 const TRIAL: u32 = 16;
-/// Receives without delay between two trials.
-const PAUSE: u32 = 1024;
+/// Receives without delay before a trial: after one that paid, and at the most.
+const PAUSE_MIN: u32 = 1024;
+const PAUSE_MAX: u32 = 16_384;
+/// Receives without delay before a new client's first trial.
+const PAUSE_FIRST: u32 = 256;
 /// Requests a delayed receive must find on average.
 const WORTH: u32 = 2;
-/// With this many requests in an undelayed receive, clients need no delay.
-const PLENTY: u32 = 6;
+/// With this many requests in two undelayed receives, a client gets no trial: a new one, and
+/// any other.
+const PLENTY_IN_TWO_FIRST: u32 = 12;
+const PLENTY_IN_TWO: u32 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -36,6 +43,8 @@ pub(super) struct Coalesce {
     mode: Mode,
     /// Receives left until the next check of the mode.
     left: u32,
+    /// Receives without delay before the next check of them.
+    pause: u32,
     /// Requests found since the last check.
     requests: u32,
     /// True while the wait before the next receive has begun and not ended.
@@ -44,8 +53,13 @@ pub(super) struct Coalesce {
 
 impl Coalesce {
     pub(super) fn new() -> Self {
-        // A new client gets a quarter of the pause before the first trial.
-        Coalesce { mode: Mode::Prompt, left: PAUSE / 4, requests: 0, is_waiting: false }
+        Coalesce {
+            mode: Mode::Prompt,
+            left: PAUSE_FIRST,
+            pause: PAUSE_FIRST,
+            requests: 0,
+            is_waiting: false,
+        }
     }
 
     /// Begins the wait before the next receive. True if there is one.
@@ -81,14 +95,24 @@ impl Coalesce {
         }
     }
 
+    fn plenty_in_two(&self) -> u32 {
+        if self.pause == PAUSE_FIRST { PLENTY_IN_TWO_FIRST } else { PLENTY_IN_TWO }
+    }
+
     #[cold]
     fn look(&mut self) {
-        (self.mode, self.left) = match self.mode {
-            Mode::Prompt if self.requests >= PLENTY * PAUSE / 4 => (Mode::Prompt, PAUSE),
-            Mode::Prompt => (Mode::Delayed, TRIAL),
-            Mode::Delayed if self.requests >= WORTH * TRIAL => (Mode::Delayed, TRIAL),
-            Mode::Delayed => (Mode::Prompt, PAUSE),
-        };
+        match self.mode {
+            Mode::Prompt if self.requests * 2 >= self.plenty_in_two() * self.pause => {
+                self.pause = self.pause.max(PAUSE_MIN);
+            }
+            Mode::Prompt => self.mode = Mode::Delayed,
+            Mode::Delayed if self.requests >= WORTH * TRIAL => self.pause = PAUSE_MIN / 2,
+            Mode::Delayed => {
+                self.mode = Mode::Prompt;
+                self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
+            }
+        }
+        self.left = if self.mode == Mode::Delayed { TRIAL } else { self.pause };
         self.requests = 0;
     }
 }
@@ -98,7 +122,7 @@ mod tests {
     use super::*;
 
     /// Feeds receives that find `prompt` requests without and `delayed` with a delay. Returns the
-    /// percentage of delayed receives.
+    /// share of delayed receives, in a thousandth.
     fn share(prompt: u32, delayed: u32) -> u32 {
         let mut c = Coalesce::new();
         let mut count = 0;
@@ -111,13 +135,38 @@ mod tests {
             (0..found).for_each(|_| c.request());
             c.receive();
         }
-        count / 1000
+        count / 100
+    }
+
+    /// A client that waited for each reply, and then keeps many in flight.
+    #[test]
+    fn a_delay_that_begins_to_pay_is_found() {
+        let mut c = Coalesce::new();
+        let receive = |c: &mut Coalesce, delayed| {
+            let waits = c.begin_wait();
+            c.end_wait();
+            (0..if waits { delayed } else { 1 }).for_each(|_| c.request());
+            c.receive();
+            waits
+        };
+        (0..100_000).for_each(|_| _ = receive(&mut c, 1));
+        let until = (0..100_000).position(|_| receive(&mut c, 4)).expect("a trial");
+        assert!(until <= PAUSE_MAX as usize, "{until}");
+        assert!((0..1000).all(|_| receive(&mut c, 4)), "it stays");
     }
 
     #[test]
     fn delays_only_where_it_pays() {
-        assert!(share(1, 4) >= 98, "many in flight, sent one by one");
-        assert!(share(1, 1) <= 2, "one in flight");
-        assert_eq!(share(8, 8), 0, "receives are full by themselves");
+        assert!(share(1, 4) >= 980, "many in flight, sent one by one");
+        assert!((1..=2).contains(&share(1, 1)), "one in flight");
+        assert!(share(3, 4) >= 980, "some come together, and more with a delay");
+        assert_eq!(share(6, 8), 0, "receives are full by themselves");
+        let mut c = Coalesce::new();
+        let mut find = |requests| {
+            (0..requests).for_each(|_| c.request());
+            c.receive();
+            c.begin_wait()
+        };
+        assert!((0..PAUSE_FIRST).all(|_| !find(6)) && (0..100_000).all(|_| !find(2)));
     }
 }
