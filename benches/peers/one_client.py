@@ -4,7 +4,8 @@
 One client with one request in flight is what most people try first. The rows: one request in
 flight, sixteen, and requests of 1 MiB, on memory, on a file by the page cache, and on a file by
 direct I/O; TLS with one and with four clients; nbdcopy. Programs take turns, round by round, as in
-`run.py`.
+`run.py`. Where the system puts client and server decides on more than the server does; --core puts
+both on one core.
 
 The report is Markdown on standard output: rate, processor time of the server for each I/O or MiB,
 99th percentile of the latency, and the ratios to the better peer. --json keeps every sample.
@@ -241,6 +242,7 @@ def arguments():
     parser.add_argument("--group", choices=sorted(GROUPS), action="append",
                         help="only this group of rows; may be given more than once")
     parser.add_argument("--only", default="", help="only rows whose name holds this word")
+    parser.add_argument("--core", type=int, help="bind clients and servers to this core")
     parser.add_argument("--disk", default="/var/tmp", help="folder for files (/var/tmp)")
     parser.add_argument("--port", type=int, default=21809, help="first of two TCP ports (21809)")
     parser.add_argument("--nbdkit-threads", type=int, default=16, help="threads a connection (16)")
@@ -259,6 +261,8 @@ def arguments():
 def main():
     options = arguments()
     samples = {}
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})  # what it starts inherits that
     # /dev/shm is a tmpfs: no disk is involved, but for the rows of files.
     with tempfile.TemporaryDirectory(prefix="drystone-one-", dir="/dev/shm") as folder, \
             tempfile.TemporaryDirectory(prefix="drystone-one-", dir=options.disk) as disk:
