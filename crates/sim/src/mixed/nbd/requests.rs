@@ -123,7 +123,7 @@ impl Requests {
             left = left.saturating_sub(*weight);
             here
         });
-        match kind.unwrap_or(0) {
+        let sent = match kind.unwrap_or(0) {
             0 => self.send_io(session, Op::Read),
             1 => self.send_io(session, Op::Write),
             2 => self.send_io(session, Op::Flush),
@@ -136,7 +136,10 @@ impl Requests {
             5 => self.send_status(session),
             6 => self.send_cache(session),
             _ => self.send_nonsense(session),
-        }
+        };
+        // With short pieces and slow threads a batch may take longer to send than a run may hang.
+        session.run.progress.note();
+        sent
     }
 
     fn target<'a>(&self, session: &'a Session) -> &'a Target {
