@@ -19,9 +19,10 @@ use drystone_core::ring::Engine;
 use drystone_core::{ContextSet, Device, Priority};
 use drystone_exports::nbd::server::{self, Export, ExportTable, Listener, ListenerTls, Settings};
 use drystone_exports::nbd::{Command, CommandFlags, ReplyStyle};
-use drystone_exports::server::{Clients, Inbox, Membership, Volume, Worker};
-use drystone_stack::live::{OpenEnv, open_device};
+use drystone_exports::server::{Clients, Inbox, Membership, Worker};
+use drystone_stack::live::{OpenEnv, open_device, open_table};
 use drystone_stack::spec::DeviceSpec;
+use drystone_targets::{Volume, VolumeOptions};
 use drystone_testkit::nbd::{Connection, Negotiation};
 
 const SIZE: u64 = 4 << 20;
@@ -56,7 +57,19 @@ fn devices(at: &OpenEnv, folder: &Path) -> Vec<(Arc<dyn Device>, bool)> {
     vec![
         (open("ram", &format!("ram,size={SIZE}")), true),
         (open("file", &format!("file,path={file},size={SIZE},direct=false")), true),
+        (halves_of(open("below", &format!("ram,size={SIZE}")), at), false),
     ]
+}
+
+/// A volume whose second half lies before its first one: some reads have a part in each.
+fn halves_of(device: Arc<dyn Device>, at: &OpenEnv) -> Arc<dyn Device> {
+    let half = SIZE / 1024;
+    let table = format!("0 {half} linear below {half}\n{half} {half} linear below 0");
+    let find = |name: &str| (name == "below").then(|| device.clone());
+    let volume = Volume::new("linear", VolumeOptions::default(), at.locks.counters());
+    volume.load(open_table(&table, &find, at.clock.now()).unwrap());
+    volume.resume().unwrap();
+    Arc::new(volume)
 }
 
 /// Serves each device with one data thread while `client` runs.
@@ -82,7 +95,7 @@ fn serve(
     client: impl Fn(&Path),
 ) {
     let cx = ContextSet::new(SystemClock::new()).open(engine).unwrap();
-    let volume = Volume {
+    let volume = drystone_exports::server::Volume {
         name: "v".to_owned(),
         device,
         read_only: false,
