@@ -1,0 +1,29 @@
+//! The back end of the vhost-user protocol for block devices, without I/O: bytes and descriptors
+//! in, bytes and actions out.
+//!
+//! ```text
+//!  received bytes, descriptors --> Parser --Frame--> Session --Step::Act--> Action (driver)
+//!                                                     ^  |                     |
+//!                  bytes, a descriptor <--Step::Reply----/  \<-- its outcome --/
+//! ```
+//!
+//! The driver owns the socket: it reads what [`Parser::wanted_bytes`] asks for, gives bytes and
+//! descriptors to the parser, and a whole message to the session. An [`Action`] is a change outside
+//! of the session (memory to map, a queue to start); the session waits for its outcome before it
+//! takes the next message. A session belongs to one thread, and shares nothing but the descriptors
+//! that queues signal.
+//!
+//! The normative source is `docs/interop/vhost-user.rst` of QEMU ("the protocol text" in these
+//! pages); rings and the configuration space are those of virtio 1.3.
+
+#![forbid(unsafe_code)]
+
+pub mod blk_config;
+pub mod fuzz;
+pub mod proto;
+pub mod session;
+
+pub use blk_config::BlkConfig;
+pub use proto::{Features, Frame, GuestAddress, Malformed, Parser, ProtocolFeatures};
+pub use proto::{Region, Reply, Request, UserAddress};
+pub use session::{Action, Offer, QueueIndex, QueueStart, Refusal, Session, Step};
