@@ -462,6 +462,97 @@ FUSE_REQUEST = {
 }
 
 
+GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE = range(1, 7)
+SET_LOG_FD, VRING_NUM, VRING_ADDR, VRING_BASE, GET_VRING_BASE, VRING_KICK = range(7, 13)
+VRING_CALL, VRING_ERR, GET_PROTOCOL, SET_PROTOCOL, GET_QUEUE_NUM, VRING_ENABLE = range(13, 19)
+BACKEND_REQ_FD, GET_CONFIG, SET_CONFIG, GET_INFLIGHT, SET_INFLIGHT = 21, 24, 25, 31, 32
+RESET_DEVICE, GET_SLOTS, ADD_REGION, REMOVE_REGION, SET_STATUS, GET_STATUS = 34, 36, 37, 38, 39, 40
+NEED_REPLY, LATE, FAILS = 9, 0x10, 0x20
+
+
+def vhost(number, layout="", *values, files=0, flag=NEED_REPLY, control=0, size=None):
+    """A byte for the entry point (descriptors, and whether the action fails), and a message."""
+    payload = struct.pack("<" + layout, *values)
+    size = len(payload) if size is None else size
+    return bytes([files | control]) + struct.pack("<III", number, flag, size) + payload
+
+
+def vhost_start(queue=0, size=16, features=0x5_7000_7E66, start=0x10000, base=0):
+    """The messages from the choice of features to the start of a queue in 64 KiB of memory."""
+    return (vhost(SET_PROTOCOL, "Q", 0x1B22B) + vhost(SET_FEATURES, "Q", features)
+            + vhost(SET_MEM_TABLE, "IIQQQQ", 1, 0, 0, 0x10000, 0x10000, 0, files=1)
+            + vhost(VRING_NUM, "II", queue, size) + vhost(VRING_BASE, "II", queue, base)
+            + vhost(VRING_ADDR, "IIQQQQ", queue, 0, start, start + 0x1000, start + 0x2000, 0)
+            + vhost(VRING_CALL, "Q", queue, files=1) + vhost(VRING_KICK, "Q", queue, files=1))
+
+
+SPLIT = 0x1_7000_7E66
+REGION_ONE, REGION_TWO = (0, 0, 4096, 0x7000, 0), (0, 4096, 4096, 0x9000, 4096)
+VHOST_MESSAGE = {
+    "questions": b"".join(map(vhost, (GET_FEATURES, GET_PROTOCOL, GET_QUEUE_NUM, SET_OWNER,
+                                      RESET_OWNER))),
+    "start-split": vhost_start(features=SPLIT),
+    "start-packed": vhost_start(size=24, base=0x80018002),
+    "start-legacy": vhost_start(features=0),
+    "start-outside": vhost_start(features=SPLIT, start=0x1F000),
+    "start-odd-size": vhost_start(size=24, features=SPLIT),
+    "start-twice": vhost_start(features=SPLIT) + vhost(VRING_KICK, "Q", 0, files=1),
+    "start-early": vhost(VRING_KICK, "Q", 0, files=1),
+    "stop-start": vhost_start(features=SPLIT) + vhost(GET_VRING_BASE, "II", 0, 0)
+    + vhost(VRING_KICK, "Q", 0, files=1),
+    "two-queues": vhost_start(features=SPLIT) + vhost_start(queue=1, features=SPLIT, start=0x14000),
+    "change-running": vhost_start(features=SPLIT) + vhost(VRING_NUM, "II", 0, 8)
+    + vhost(VRING_CALL, "Q", 0x100) + vhost(VRING_ERR, "Q", 0, files=1)
+    + vhost(VRING_ENABLE, "II", 0, 1) + vhost(SET_FEATURES, "Q", SPLIT & ~64),
+    "poll": vhost_start(features=SPLIT) + vhost(VRING_KICK, "Q", 0x101),
+    "log": vhost_start(features=SPLIT) + vhost(SET_FEATURES, "Q", SPLIT | 1 << 26)
+    + vhost(VRING_ADDR, "IIQQQQ", 0, 1, 0x10000, 0x11000, 0x12000, 0x1000)
+    + vhost(SET_LOG_BASE, "QQ", 4096, 0, files=1) + vhost(SET_LOG_FD, files=1),
+    "regions": vhost(SET_PROTOCOL, "Q", 0x8008) + vhost(GET_SLOTS)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_TWO, files=1)
+    + vhost(REMOVE_REGION, "QQQQQ", *REGION_ONE) + vhost(REMOVE_REGION, "QQQQQ", *REGION_ONE),
+    "regions-overlap": vhost(SET_PROTOCOL, "Q", 0x8008)
+    + vhost(ADD_REGION, "QQQQQ", 0, 0, 8192, 0, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 4096, 4096, 1 << 63, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 1 << 63, 2**63, 4096, 0, files=1),
+    "region-last": vhost(SET_PROTOCOL, "Q", 0x8008)
+    + vhost(ADD_REGION, "QQQQQ", 0, 2**64 - 1, 1, 2**64 - 1, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 2**64 - 1, 2, 0, 0, files=1),
+    "table-two": vhost(SET_MEM_TABLE, "II" + 8 * "Q", 2, 0, *REGION_ONE[1:], *REGION_TWO[1:],
+                       files=2),
+    "table-lying": vhost(SET_MEM_TABLE, "IIQQQQ", 0xFFFFFFFF, 0, 0, 1, 0, 0, files=1),
+    "table-empty": vhost_start(features=SPLIT) + vhost(SET_MEM_TABLE, "II", 0, 0),
+    "config": vhost(SET_PROTOCOL, "Q", 0x208) + vhost(SET_FEATURES, "Q", 1 << 11)
+    + vhost(GET_CONFIG, "III60s", 0, 60, 0, b"") + vhost(GET_CONFIG, "III", 255, 1, 1)
+    + vhost(SET_CONFIG, "IIIB", 32, 1, 0, 1) + vhost(SET_CONFIG, "IIIB", 0, 1, 1, 1)
+    + vhost(GET_CONFIG, "III", 0, 0xFFFFFFFF, 0),
+    "inflight": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 2, 128) + vhost(GET_INFLIGHT, "QQHHI", 0, 0, 2, 128, 0)
+    + vhost(SET_INFLIGHT, "QQHHI", 8192, 0, 2, 128, 0, files=1)
+    + vhost(SET_INFLIGHT, "QQHH", 1, 2**64 - 1, 1, 1, files=1)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 0, 0),
+    "reset": vhost_start(features=SPLIT) + vhost(RESET_DEVICE) + vhost(GET_VRING_BASE, "II", 0, 0),
+    "status": vhost_start(features=SPLIT) + vhost(SET_STATUS, "Q", 15) + vhost(GET_STATUS)
+    + vhost(SET_STATUS, "Q", 0) + vhost(SET_STATUS, "Q", 256),
+    "channel": vhost(BACKEND_REQ_FD, files=1),
+    "fails": vhost(SET_PROTOCOL, "Q", 0x9008)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1, control=FAILS)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 1, 1, control=FAILS) + vhost(VRING_NUM, "II", 0, 8),
+    "late-files": vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1, control=LATE)
+    + vhost(VRING_CALL, "Q", 0, files=1, control=LATE),
+    "too-many-files": vhost(SET_OWNER, files=9),
+    "no-reply": vhost(SET_OWNER, flag=1) + vhost(VRING_NUM, "II", 9, 1, flag=1),
+    "unknown": vhost(SET_PROTOCOL, "Q", 8) + vhost(22) + vhost(0xFFFFFFFF, flag=1),
+    "version": vhost(SET_OWNER, flag=2),
+    "reply": vhost(SET_OWNER, flag=5),
+    "long": vhost(GET_FEATURES, size=0xFFFFFFFF),
+    "half-payload": vhost(VRING_NUM, "I", 0, size=8),
+    "half-header": vhost(GET_FEATURES)[:7],
+    "empty": b"",
+}
+
+
 SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
@@ -476,6 +567,14 @@ def transmission_inputs():
     yield "wrong-style", struct.pack(">BB", STRUCTURED, PIECES) + TRANSMISSION["extended-read"]
 
 
+def vhost_inputs():
+    """Each stream with all features offered; some with fewer."""
+    inputs = {name: struct.pack(">BB", 0, PIECES) + data for name, data in VHOST_MESSAGE.items()}
+    for name, choice in ("start-split", 2), ("start-legacy", 3), ("no-reply", 3):
+        inputs[f"few-{name}"] = struct.pack(">BB", choice, PIECES) + VHOST_MESSAGE[name]
+    return inputs
+
+
 def main():
     handshake = {name: handshake_input(data) for name, data in HANDSHAKE.items()}
     handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
@@ -484,7 +583,7 @@ def main():
                "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
                "dm_table": DM_TABLE, "control_line": CONTROL_LINE,
                "write_log": WRITE_LOG, "certificate": CERTIFICATE,
-               "fuse_request": FUSE_REQUEST}
+               "fuse_request": FUSE_REQUEST, "vhost_message": vhost_inputs()}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

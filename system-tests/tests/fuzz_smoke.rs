@@ -34,6 +34,11 @@ fn fuse_request() {
 }
 
 #[test]
+fn vhost_message() {
+    smoke("vhost_message", drystone_exports::vhost::fuzz::fuzz_message);
+}
+
+#[test]
 fn stack_file() {
     smoke("stack_file", |input| {
         drystone_stack::fuzz_stack_file(input);
