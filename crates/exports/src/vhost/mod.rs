@@ -2,12 +2,12 @@
 //! in, bytes and actions out.
 //!
 //! ```text
-//!  received bytes, descriptors --> Parser --Frame--> Session --Step::Act--> Action (driver)
+//!  received bytes, descriptors --> Parser --Frame--> Session --Step::Act--> Action (server)
 //!                                                     ^  |                     |
 //!                  bytes, a descriptor <--Step::Reply----/  \<-- its outcome --/
 //! ```
 //!
-//! The driver owns the socket: it reads what [`Parser::wanted_bytes`] asks for, gives bytes and
+//! The server owns the socket: it reads what [`Parser::wanted_bytes`] asks for, gives bytes and
 //! descriptors to the parser, and a whole message to the session. An [`Action`] is a change outside
 //! of the session (memory to map, a queue to start); the session waits for its outcome before it
 //! takes the next message. A session belongs to one thread, and shares nothing but the descriptors

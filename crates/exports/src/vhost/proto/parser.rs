@@ -106,10 +106,10 @@ impl<F> Parser<F> {
     ///
     /// # Errors
     /// When header or descriptors are those of no message. The stream is then out of step, so the
-    /// driver closes the connection and drops the parser.
+    /// server closes the connection and drops the parser.
     ///
     /// # Panics
-    /// When there are more bytes than wanted: a mistake of the driver.
+    /// When there are more bytes than wanted: a mistake of the server.
     pub fn receive(
         &mut self,
         bytes: &[u8],
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "past the end")]
-    fn a_read_past_the_end_is_a_mistake_of_the_driver() {
+    fn a_read_past_the_end_is_a_mistake_of_the_server() {
         let _ = Parser::<u32>::new().receive(&[0; HEADER_BYTES + 1], []);
     }
 

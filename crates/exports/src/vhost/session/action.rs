@@ -1,4 +1,4 @@
-//! What the driver of a session is told to do.
+//! What the server is told to do.
 
 use super::super::proto::{
     Features, GuestAddress, Inflight, LogArea, MappedRegion, Region, VringAddresses,

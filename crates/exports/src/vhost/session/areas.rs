@@ -4,15 +4,15 @@ use super::super::blk_config::WRITEBACK_OFFSET;
 use super::super::proto::{ConfigRange, Features, Inflight, Reply, Request};
 use super::Session;
 use super::action::Action;
-use super::outcome::{Outcome, Pending};
 use super::refusal::Refusal;
+use super::served::{Pending, Served};
 
 impl<F> Session<F> {
     pub(super) fn write_config(
         &self,
         range: &ConfigRange,
         bytes: &[u8],
-    ) -> Result<Outcome<F>, Refusal> {
+    ) -> Result<Served<F>, Refusal> {
         let ConfigRange { offset, size, .. } = *range;
         let [value] = *bytes else { return Err(Refusal::ConfigWrite { offset, size }) };
         if offset != WRITEBACK_OFFSET {
@@ -24,25 +24,25 @@ impl<F> Session<F> {
         if value > 1 {
             return Err(Refusal::WritebackValue(value));
         }
-        Ok(Outcome::Act(Action::SetWriteback(value == 1), Pending::Nothing))
+        Ok(Served::Act(Action::SetWriteback(value == 1), Pending::Nothing))
     }
 
-    pub(super) fn make_inflight(&self, inflight: Inflight) -> Outcome<F> {
+    pub(super) fn make_inflight(&self, inflight: Inflight) -> Served<F> {
         if let Err(reason) = self.check_inflight(Request::GetInflightFd, &inflight) {
-            return Outcome::Refused(reason, Reply::inflight(&inflight, None));
+            return Served::Refused(reason, Reply::inflight(&inflight, None));
         }
         let Inflight { queues, queue_size, .. } = inflight;
         let packed = self.features().contains(Features::RING_PACKED);
         let action = Action::MakeInflight { queues, queue_size, packed };
-        Outcome::Act(action, Pending::MadeInflight(inflight))
+        Served::Act(action, Pending::MadeInflight(inflight))
     }
 
-    pub(super) fn set_inflight(&self, inflight: Inflight, file: F) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_inflight(&self, inflight: Inflight, file: F) -> Result<Served<F>, Refusal> {
         self.check_inflight(Request::SetInflightFd, &inflight)?;
         if let Some(queue) = self.running_queue() {
             return Err(Refusal::QueueRuns { request: Request::SetInflightFd, queue });
         }
-        Ok(Outcome::Act(Action::SetInflight { inflight, file }, Pending::Nothing))
+        Ok(Served::Act(Action::SetInflight { inflight, file }, Pending::Nothing))
     }
 
     fn check_inflight(&self, request: Request, inflight: &Inflight) -> Result<(), Refusal> {

@@ -24,18 +24,18 @@ mod areas;
 mod memory;
 mod negotiation;
 mod offer;
-mod outcome;
 mod queues;
 mod refusal;
 mod region_table;
 mod ring;
+mod served;
 mod step;
 #[cfg(test)]
 mod tests;
 
-use outcome::{Asked, Outcome, Pending, Waiting};
 use region_table::RegionTable;
 use ring::Ring;
+use served::{Asked, Pending, Served, Waiting};
 
 pub use action::{Action, QueueIndex, QueueStart};
 pub use offer::{Offer, QUEUE_SIZE_MAX, QUEUES_MAX, SLOTS_MAX};
@@ -95,19 +95,19 @@ impl<F> Session<F> {
     /// Takes a message. `config` is the configuration space, of which `GET_CONFIG` tells a part.
     ///
     /// # Panics
-    /// When the session waits for an outcome: a mistake of the driver.
+    /// When the session waits for an outcome: a mistake of the server.
     pub fn receive(&mut self, frame: Frame<'_, F>, config: &[u8]) -> Step<F> {
         assert!(self.waiting.is_none(), "a message before the outcome of the last");
         let asked = Asked { number: frame.number(), need_reply: frame.needs_reply() };
-        let outcome = self.allow(frame.request()).and_then(|()| {
+        let served = self.allow(frame.request()).and_then(|()| {
             let message = Message::read(frame)?;
             self.serve(message, config)
         });
-        match outcome {
-            Ok(Outcome::Done) => self.acknowledge(asked),
-            Ok(Outcome::Reply(reply)) => Step::Reply(reply),
-            Ok(Outcome::Refused(reason, reply)) => Step::Refused { reason, reply },
-            Ok(Outcome::Act(action, pending)) => {
+        match served {
+            Ok(Served::Done) => self.acknowledge(asked),
+            Ok(Served::Reply(reply)) => Step::Reply(reply),
+            Ok(Served::Refused(reason, reply)) => Step::Refused { reason, reply },
+            Ok(Served::Act(action, pending)) => {
                 self.waiting = Some(Waiting { asked, pending });
                 Step::Act(action)
             }
@@ -119,7 +119,7 @@ impl<F> Session<F> {
     /// [`Self::queue_stopped`] and [`Self::inflight_made`].
     ///
     /// # Panics
-    /// When no action is under way, or one of those two: a mistake of the driver.
+    /// When no action is under way, or one of those two: a mistake of the server.
     pub fn action_done(&mut self) -> Step<F> {
         let Waiting { asked, pending } = self.end_waiting();
         let reply = match &pending {
@@ -134,7 +134,7 @@ impl<F> Session<F> {
     /// from where on it is to be served (see [`QueueStart::base`]).
     ///
     /// # Panics
-    /// When no queue was to stop: a mistake of the driver.
+    /// When no queue was to stop: a mistake of the server.
     pub fn queue_stopped(&mut self, base: u32) -> Step<F> {
         let Pending::Stopped(queue) = self.end_waiting().pending else {
             panic!("no queue was to stop");
@@ -147,7 +147,7 @@ impl<F> Session<F> {
     /// [`Action::SetInflight`].
     ///
     /// # Panics
-    /// When no region was asked for: a mistake of the driver.
+    /// When no region was asked for: a mistake of the server.
     pub fn inflight_made(&mut self, region: InflightReply<F>) -> Step<F> {
         let Pending::MadeInflight(asked) = self.end_waiting().pending else {
             panic!("no in-flight region was asked for");
@@ -159,7 +159,7 @@ impl<F> Session<F> {
     /// the log.
     ///
     /// # Panics
-    /// When no action is under way: a mistake of the driver.
+    /// When no action is under way: a mistake of the server.
     pub fn action_failed(&mut self, why: String) -> Step<F> {
         let Waiting { asked, pending } = self.end_waiting();
         let reason = Refusal::NotDone { request: asked.request(), why };
@@ -200,30 +200,30 @@ impl<F> Session<F> {
         self.rings.iter_mut().for_each(Ring::reset);
     }
 
-    fn serve(&mut self, message: Message<F>, config: &[u8]) -> Result<Outcome<F>, Refusal> {
+    fn serve(&mut self, message: Message<F>, config: &[u8]) -> Result<Served<F>, Refusal> {
         match message {
             Message::GetFeatures => {
-                Ok(Outcome::number(Request::GetFeatures, self.offer.features().bits()))
+                Ok(Served::number(Request::GetFeatures, self.offer.features().bits()))
             }
             Message::SetFeatures(features) => self.set_features(features),
             Message::GetProtocolFeatures => {
                 let bits = self.offer.protocol_features().bits();
-                Ok(Outcome::number(Request::GetProtocolFeatures, bits))
+                Ok(Served::number(Request::GetProtocolFeatures, bits))
             }
             Message::SetProtocolFeatures(features) => self.set_protocol_features(features),
             // The first has no effect here, the second is obsolete. A log need not be told of.
-            Message::SetOwner | Message::ResetOwner | Message::SetLogFd(_) => Ok(Outcome::Done),
+            Message::SetOwner | Message::ResetOwner | Message::SetLogFd(_) => Ok(Served::Done),
             Message::GetQueueNum => {
-                Ok(Outcome::number(Request::GetQueueNum, self.offer.queues().into()))
+                Ok(Served::number(Request::GetQueueNum, self.offer.queues().into()))
             }
             Message::GetMaxMemSlots => {
-                Ok(Outcome::number(Request::GetMaxMemSlots, SLOTS_MAX as u64))
+                Ok(Served::number(Request::GetMaxMemSlots, SLOTS_MAX as u64))
             }
             Message::SetMemTable(regions) => self.set_regions(regions),
             Message::AddMemReg(region) => self.add_region(region),
             Message::RemMemReg(region) => self.remove_region(&region),
             Message::SetLogBase(log, file) => {
-                Ok(Outcome::Act(Action::SetLog { log, file }, Pending::Log(log)))
+                Ok(Served::Act(Action::SetLog { log, file }, Pending::Log(log)))
             }
             Message::SetVringNum { queue, size } => self.set_size(queue, size),
             Message::SetVringAddr { queue, addresses } => self.set_addresses(queue, addresses),
@@ -234,15 +234,15 @@ impl<F> Session<F> {
             Message::SetVringErr { queue, err } => self.set_err(queue, err),
             Message::SetVringEnable { queue, enable } => self.enable_queue(queue, enable),
             Message::SetBackendReqFd(channel) => {
-                Ok(Outcome::Act(Action::SetBackendChannel(channel), Pending::Nothing))
+                Ok(Served::Act(Action::SetBackendChannel(channel), Pending::Nothing))
             }
-            Message::GetConfig(range) => Ok(Outcome::Reply(Reply::config(&range, config))),
+            Message::GetConfig(range) => Ok(Served::Reply(Reply::config(&range, config))),
             Message::SetConfig(range, bytes) => self.write_config(&range, &bytes),
             Message::GetInflightFd(inflight) => Ok(self.make_inflight(inflight)),
             Message::SetInflightFd(inflight, file) => self.set_inflight(inflight, file),
-            Message::ResetDevice => Ok(Outcome::Act(Action::Reset, Pending::Reset)),
+            Message::ResetDevice => Ok(Served::Act(Action::Reset, Pending::Reset)),
             Message::SetStatus(status) => self.set_status(status),
-            Message::GetStatus => Ok(Outcome::number(Request::GetStatus, self.status.into())),
+            Message::GetStatus => Ok(Served::number(Request::GetStatus, self.status.into())),
         }
     }
 
@@ -260,7 +260,7 @@ impl<F> Session<F> {
         if request == Some(Request::GetConfig) {
             return Step::Refused { reason, reply: Reply::config_refused() };
         }
-        let has_own_reply = request.is_some_and(outcome::has_own_reply);
+        let has_own_reply = request.is_some_and(served::has_own_reply);
         if has_own_reply || !self.is_reply_wanted(asked) {
             return Step::Close(reason);
         }

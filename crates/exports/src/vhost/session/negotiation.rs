@@ -3,8 +3,8 @@
 use super::super::proto::{Features, ProtocolFeatures, Request};
 use super::Session;
 use super::action::Action;
-use super::outcome::{Outcome, Pending};
 use super::refusal::Refusal;
+use super::served::{Pending, Served};
 
 /// The protocol feature that a message belongs to.
 struct Needed {
@@ -56,7 +56,7 @@ impl<F> Session<F> {
         Ok(())
     }
 
-    pub(super) fn set_features(&mut self, features: Features) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_features(&mut self, features: Features) -> Result<Served<F>, Refusal> {
         let offered = self.offer.features();
         let unknown = features - offered;
         if !unknown.is_empty() {
@@ -65,19 +65,19 @@ impl<F> Session<F> {
         }
         let Some(queue) = self.running_queue() else {
             self.features = Some(features);
-            return Ok(Outcome::Done);
+            return Ok(Served::Done);
         };
         if (features ^ self.features()) - Features::LOG_ALL != Features::empty() {
             return Err(Refusal::FeaturesOfRunningQueue { queue });
         }
         let logging = features.contains(Features::LOG_ALL);
-        Ok(Outcome::Act(Action::SetLogging(logging), Pending::Features(features)))
+        Ok(Served::Act(Action::SetLogging(logging), Pending::Features(features)))
     }
 
     pub(super) fn set_protocol_features(
         &mut self,
         features: ProtocolFeatures,
-    ) -> Result<Outcome<F>, Refusal> {
+    ) -> Result<Served<F>, Refusal> {
         let offered = self.offer.protocol_features();
         let unknown = features - offered;
         if !unknown.is_empty() {
@@ -85,16 +85,16 @@ impl<F> Session<F> {
             return Err(Refusal::ProtocolFeaturesNotOffered { bits, offered });
         }
         self.protocol_features = features;
-        Ok(Outcome::Done)
+        Ok(Served::Done)
     }
 
     /// Status 0 is a reset (virtio 1.3, section 2.1). The other bits concern front end and driver.
-    pub(super) fn set_status(&mut self, status: u64) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_status(&mut self, status: u64) -> Result<Served<F>, Refusal> {
         let bits = u8::try_from(status).map_err(|_| Refusal::Status(status))?;
         if bits == 0 {
-            return Ok(Outcome::Act(Action::Reset, Pending::Reset));
+            return Ok(Served::Act(Action::Reset, Pending::Reset));
         }
         self.status = bits;
-        Ok(Outcome::Done)
+        Ok(Served::Done)
     }
 }

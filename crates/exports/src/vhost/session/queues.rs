@@ -3,8 +3,8 @@
 use super::super::proto::{Request, VringAddresses};
 use super::Session;
 use super::action::{Action, QueueIndex};
-use super::outcome::{Outcome, Pending};
 use super::refusal::Refusal;
+use super::served::{Pending, Served};
 use std::sync::Arc;
 
 impl<F> Session<F> {
@@ -26,13 +26,13 @@ impl<F> Session<F> {
         Ok(queue)
     }
 
-    pub(super) fn set_size(&mut self, queue: u32, size: u32) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_size(&mut self, queue: u32, size: u32) -> Result<Served<F>, Refusal> {
         let queue = self.stopped_queue(Request::SetVringNum, queue)?;
         let size_max = self.offer.queue_size_max();
         let known = u16::try_from(size).ok().filter(|size| (1..=size_max).contains(size));
         let known = known.ok_or(Refusal::QueueSize { queue, size, size_max })?;
         self.ring_mut(queue).set_size(known);
-        Ok(Outcome::Done)
+        Ok(Served::Done)
     }
 
     /// Of a queue that runs only the log may change: a migration begins or ends.
@@ -40,67 +40,67 @@ impl<F> Session<F> {
         &mut self,
         queue: u32,
         addresses: VringAddresses,
-    ) -> Result<Outcome<F>, Refusal> {
+    ) -> Result<Served<F>, Refusal> {
         let request = Request::SetVringAddr;
         let queue = self.queue(request, queue)?;
         if !self.is_started(queue) {
             self.ring_mut(queue).set_addresses(addresses);
-            return Ok(Outcome::Done);
+            return Ok(Served::Done);
         }
         if !self.ring(queue).has_same_places(&addresses) {
             return Err(Refusal::QueueRuns { request, queue });
         }
         let action = Action::SetRingLog { queue, log: addresses.log };
-        Ok(Outcome::Act(action, Pending::Addresses(queue, addresses)))
+        Ok(Served::Act(action, Pending::Addresses(queue, addresses)))
     }
 
-    pub(super) fn set_base(&mut self, queue: u32, base: u32) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_base(&mut self, queue: u32, base: u32) -> Result<Served<F>, Refusal> {
         let queue = self.stopped_queue(Request::SetVringBase, queue)?;
         self.ring_mut(queue).set_base(base);
-        Ok(Outcome::Done)
+        Ok(Served::Done)
     }
 
-    pub(super) fn stop_queue(&mut self, queue: u32) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn stop_queue(&mut self, queue: u32) -> Result<Served<F>, Refusal> {
         let queue = self.queue(Request::GetVringBase, queue)?;
         if self.is_started(queue) {
-            return Ok(Outcome::Act(Action::StopQueue(queue), Pending::Stopped(queue)));
+            return Ok(Served::Act(Action::StopQueue(queue), Pending::Stopped(queue)));
         }
-        Ok(Outcome::vring_state(queue, self.ring(queue).base()))
+        Ok(Served::vring_state(queue, self.ring(queue).base()))
     }
 
-    pub(super) fn set_kick(&self, queue: u32, kick: Option<F>) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_kick(&self, queue: u32, kick: Option<F>) -> Result<Served<F>, Refusal> {
         let queue = self.queue(Request::SetVringKick, queue)?;
         let kick = kick.ok_or(Refusal::NoKick { queue })?;
         if self.is_started(queue) {
-            return Ok(Outcome::Act(Action::SetKick { queue, kick }, Pending::Nothing));
+            return Ok(Served::Act(Action::SetKick { queue, kick }, Pending::Nothing));
         }
         let start = self.ring(queue).start(queue, kick, self.features, &self.regions)?;
-        Ok(Outcome::Act(Action::StartQueue(Box::new(start)), Pending::Started(queue)))
+        Ok(Served::Act(Action::StartQueue(Box::new(start)), Pending::Started(queue)))
     }
 
-    pub(super) fn set_call(&mut self, queue: u32, call: Option<F>) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_call(&mut self, queue: u32, call: Option<F>) -> Result<Served<F>, Refusal> {
         let queue = self.queue(Request::SetVringCall, queue)?;
         let call = call.map(Arc::new);
         if !self.is_started(queue) {
             self.ring_mut(queue).set_call(call);
-            return Ok(Outcome::Done);
+            return Ok(Served::Done);
         }
         let action = Action::SetCall { queue, call: call.clone() };
-        Ok(Outcome::Act(action, Pending::Call(queue, call)))
+        Ok(Served::Act(action, Pending::Call(queue, call)))
     }
 
-    pub(super) fn set_err(&mut self, queue: u32, err: Option<F>) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn set_err(&mut self, queue: u32, err: Option<F>) -> Result<Served<F>, Refusal> {
         let queue = self.queue(Request::SetVringErr, queue)?;
         let err = err.map(Arc::new);
         if !self.is_started(queue) {
             self.ring_mut(queue).set_err(err);
-            return Ok(Outcome::Done);
+            return Ok(Served::Done);
         }
         let action = Action::SetErr { queue, err: err.clone() };
-        Ok(Outcome::Act(action, Pending::Err(queue, err)))
+        Ok(Served::Act(action, Pending::Err(queue, err)))
     }
 
-    pub(super) fn enable_queue(&mut self, queue: u32, value: u32) -> Result<Outcome<F>, Refusal> {
+    pub(super) fn enable_queue(&mut self, queue: u32, value: u32) -> Result<Served<F>, Refusal> {
         let queue = self.queue(Request::SetVringEnable, queue)?;
         if value > 1 {
             return Err(Refusal::EnableValue { queue, value });
@@ -108,9 +108,9 @@ impl<F> Session<F> {
         let enabled = value == 1;
         if !self.is_started(queue) {
             self.ring_mut(queue).set_enabled(enabled);
-            return Ok(Outcome::Done);
+            return Ok(Served::Done);
         }
         let action = Action::EnableQueue { queue, enabled };
-        Ok(Outcome::Act(action, Pending::Enabled(queue, enabled)))
+        Ok(Served::Act(action, Pending::Enabled(queue, enabled)))
     }
 }

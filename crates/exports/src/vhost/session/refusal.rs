@@ -240,7 +240,7 @@ pub enum Refusal {
         /// The most entries.
         size_max: u16,
     },
-    /// The driver could not carry an action out.
+    /// The server could not carry an action out.
     #[error("{request}: {why}")]
     NotDone {
         /// The message.

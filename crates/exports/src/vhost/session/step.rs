@@ -4,7 +4,7 @@ use super::super::proto::Reply;
 use super::action::Action;
 use super::refusal::Refusal;
 
-/// The driver's next step.
+/// The server's next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step<F> {
     /// Nothing: receive the next message.

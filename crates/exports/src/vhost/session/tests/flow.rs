@@ -100,7 +100,7 @@ fn a_queue_stops_when_nothing_is_in_flight_and_starts_again_from_there() {
 
 #[test]
 #[should_panic(expected = "before the outcome")]
-fn a_message_before_an_outcome_is_a_mistake_of_the_driver() {
+fn a_message_before_an_outcome_is_a_mistake_of_the_server() {
     let mut front_end = FrontEnd::negotiated();
     front_end.act(Request::ResetDevice, &[], &[]);
     front_end.send(Request::SetOwner, &[], &[]);

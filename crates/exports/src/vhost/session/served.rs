@@ -46,7 +46,7 @@ pub(super) enum Pending<F> {
 
 /// The result of a message that was not refused.
 #[derive(Debug)]
-pub(super) enum Outcome<F> {
+pub(super) enum Served<F> {
     /// Nothing is left to do.
     Done,
     /// The message has a reply of its own.
@@ -57,15 +57,15 @@ pub(super) enum Outcome<F> {
     Act(Action<F>, Pending<F>),
 }
 
-impl<F> Outcome<F> {
+impl<F> Served<F> {
     /// A reply that is a number.
     pub(super) fn number(request: Request, value: u64) -> Self {
-        Outcome::Reply(Reply::number(request.number(), value))
+        Served::Reply(Reply::number(request.number(), value))
     }
 
     /// The reply that tells the base of a queue.
     pub(super) fn vring_state(queue: QueueIndex, base: u32) -> Self {
-        Outcome::Reply(Reply::vring_state(queue.number().into(), base))
+        Served::Reply(Reply::vring_state(queue.number().into(), base))
     }
 }
 
