@@ -467,7 +467,7 @@ SET_LOG_FD, VRING_NUM, VRING_ADDR, VRING_BASE, GET_VRING_BASE, VRING_KICK = rang
 VRING_CALL, VRING_ERR, GET_PROTOCOL, SET_PROTOCOL, GET_QUEUE_NUM, VRING_ENABLE = range(13, 19)
 BACKEND_REQ_FD, GET_CONFIG, SET_CONFIG, GET_INFLIGHT, SET_INFLIGHT = 21, 24, 25, 31, 32
 RESET_DEVICE, GET_SLOTS, ADD_REGION, REMOVE_REGION, SET_STATUS, GET_STATUS = 34, 36, 37, 38, 39, 40
-NEED_REPLY, LATE, FAILS = 9, 0x10, 0x20
+NEED_REPLY, LATE, FAILS = 9, 0x40, 0x80
 
 
 def vhost(number, layout="", *values, files=0, flag=NEED_REPLY, control=0, size=None):
@@ -532,7 +532,17 @@ VHOST_MESSAGE = {
     + vhost(SET_INFLIGHT, "QQHHI", 8192, 0, 2, 128, 0, files=1)
     + vhost(SET_INFLIGHT, "QQHH", 1, 2**64 - 1, 1, 1, files=1)
     + vhost(GET_INFLIGHT, "QQHH", 0, 0, 0, 0),
+    "inflight-start": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 128 * 64, 0, 2, 128, files=1) + vhost_start(features=SPLIT),
+    "inflight-small": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 128 * 64, 0, 2, 8, files=1) + vhost_start(features=SPLIT),
+    "inflight-packed": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 640, 0, 2, 16, files=1) + vhost_start(size=16),
+    "inflight-short": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 639, 0, 2, 16, files=1),
     "reset": vhost_start(features=SPLIT) + vhost(RESET_DEVICE) + vhost(GET_VRING_BASE, "II", 0, 0),
+    "reset-owner": vhost_start(features=SPLIT) + vhost(VRING_ENABLE, "II", 0, 0)
+    + vhost(RESET_OWNER) + vhost(VRING_ENABLE, "II", 0, 0) + vhost_start(features=SPLIT),
     "status": vhost_start(features=SPLIT) + vhost(SET_STATUS, "Q", 15) + vhost(GET_STATUS)
     + vhost(SET_STATUS, "Q", 0) + vhost(SET_STATUS, "Q", 256),
     "channel": vhost(BACKEND_REQ_FD, files=1),
@@ -541,7 +551,9 @@ VHOST_MESSAGE = {
     + vhost(GET_INFLIGHT, "QQHH", 0, 0, 1, 1, control=FAILS) + vhost(VRING_NUM, "II", 0, 8),
     "late-files": vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1, control=LATE)
     + vhost(VRING_CALL, "Q", 0, files=1, control=LATE),
-    "too-many-files": vhost(SET_OWNER, files=9),
+    "table-longest": vhost(SET_MEM_TABLE, "II" + 128 * "Q", 32, 0,
+                           *(field for at in range(32) for field in (at, 1, at, at)), files=32),
+    "too-many-files": vhost(SET_OWNER, files=33),
     "no-reply": vhost(SET_OWNER, flag=1) + vhost(VRING_NUM, "II", 9, 1, flag=1),
     "unknown": vhost(SET_PROTOCOL, "Q", 8) + vhost(22) + vhost(0xFFFFFFFF, flag=1),
     "version": vhost(SET_OWNER, flag=2),

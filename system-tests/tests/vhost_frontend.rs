@@ -3,13 +3,14 @@
 
 #![forbid(unsafe_code)]
 
-use drystone_exports::vhost::proto::{InflightReply, LogArea, MappedRegion};
+use drystone_exports::vhost::proto::{DESCRIPTORS_MAX, InflightReply, LogArea, MappedRegion};
 use drystone_exports::vhost::{
-    Action, BlkConfig, Features, Offer, Parser, ProtocolFeatures, QueueStart, Reply, Session, Step,
+    Action, BlkConfig, Features, Malformed, Offer, Parser, ProtocolFeatures, QueueStart, Reply,
+    Session, Step,
 };
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use std::io::{IoSlice, IoSliceMut};
@@ -40,7 +41,8 @@ struct BackEnd {
 }
 
 impl BackEnd {
-    /// Serves the socket in a thread until the front end closes it; the thread returns the notes.
+    /// Serves the socket in a thread until the front end closes it or goes wrong; the thread
+    /// returns the notes.
     fn start(socket: UnixStream) -> JoinHandle<Vec<String>> {
         let offer = Offer::new(Features::all(), ProtocolFeatures::all(), QUEUES, 1024);
         let (session, queue, notes) = (Session::new(offer), None, Vec::new());
@@ -50,33 +52,50 @@ impl BackEnd {
     fn serve(mut self) -> Vec<String> {
         let mut parser = Parser::new();
         loop {
-            let (bytes, descriptors) = self.read(parser.wanted_bytes());
-            if bytes.is_empty() {
-                assert!(parser.is_idle(), "the front end closed within a message");
-                return self.notes;
+            match self.serve_read(&mut parser) {
+                Ok(true) => {}
+                Ok(false) => return self.notes,
+                Err(reason) => {
+                    self.notes.push(reason.to_string());
+                    return self.notes;
+                }
             }
-            let frame = parser.receive(&bytes, descriptors).expect("a good header");
-            let Some(frame) = frame else { continue };
-            let step = self.session.receive(frame, &config().to_bytes());
-            self.take(step);
         }
     }
 
-    fn read(&self, wanted: usize) -> (Vec<u8>, Vec<OwnedFd>) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    /// Reads once, and serves the message if it is complete. False when the front end has closed.
+    fn serve_read(&mut self, parser: &mut Parser<OwnedFd>) -> Result<bool, Malformed> {
+        let (bytes, descriptors) = self.read(parser.wanted_bytes())?;
+        if bytes.is_empty() {
+            assert!(parser.is_idle(), "the front end closed within a message");
+            return Ok(false);
+        }
+        if let Some(frame) = parser.receive(&bytes, descriptors)? {
+            let step = self.session.receive(frame, &config().to_bytes());
+            self.take(step);
+        }
+        Ok(true)
+    }
+
+    /// Bytes and descriptors of a read, unless the kernel kept descriptors back.
+    fn read(&self, wanted: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), Malformed> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut bytes = vec![0; wanted];
         let mut parts = [IoSliceMut::new(&mut bytes)];
         let received = recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
-        let received = received.expect("a read").bytes;
-        bytes.truncate(received);
+        let received = received.expect("a read");
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(Malformed::LostDescriptors);
+        }
+        bytes.truncate(received.bytes);
         let mut descriptors = Vec::new();
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
                 descriptors.extend(files);
             }
         }
-        (bytes, descriptors)
+        Ok((bytes, descriptors))
     }
 
     fn take(&mut self, step: Step<OwnedFd>) {
@@ -116,10 +135,11 @@ impl BackEnd {
                 note
             }
             Action::StopQueue(queue) => return self.stop(queue.number()),
-            Action::MakeInflight { queues, queue_size, packed } => {
-                self.notes.push(format!("make {queues} {queue_size} {packed}"));
-                let file = memory(PAGE);
-                return self.session.inflight_made(InflightReply { bytes: PAGE, offset: 0, file });
+            Action::MakeInflight { shape, packed } => {
+                self.notes.push(format!("make {shape}, packed {packed}"));
+                let bytes = shape.bytes(packed);
+                let file = memory(bytes);
+                return self.session.inflight_made(InflightReply { bytes, offset: 0, file });
             }
             Action::SetInflight { inflight, file } => {
                 format!("inflight {} {}, file {}", inflight.bytes, inflight.queues, size(&file))
@@ -240,12 +260,15 @@ fn features_queues_and_configuration() {
     assert_eq!(space, config().to_bytes());
     front_end.set_config(32, flags, &[1]).expect("a cache");
     front_end.set_config(0, flags, &[1]).expect_err("the capacity cannot be written");
-    front_end.reset_owner().expect("is ignored");
+    front_end.reset_owner().expect("a reset");
     front_end.reset_device().expect("a reset");
     drop(front_end);
     let refused = "SET_CONFIG writes 1 bytes at 0 of the configuration space: only the byte \
                    writeback at 32 may be written";
-    assert_eq!(back_end.join().expect("no panic"), ["SetWriteback(true)", refused, "Reset"]);
+    assert_eq!(
+        back_end.join().expect("no panic"),
+        ["SetWriteback(true)", refused, "Reset", "Reset"]
+    );
 }
 
 #[test]
@@ -270,6 +293,45 @@ fn memory_as_a_table_and_by_regions() {
         "REM_MEM_REG: no region has 0x4000 bytes at guest 0x100000000, user 0x30000",
     ];
     assert_eq!(back_end.join().expect("no panic"), expected);
+}
+
+#[test]
+fn a_table_of_many_regions() {
+    let (front_end, back_end) = negotiated();
+    let files: Vec<OwnedFd> = (1..=12).map(|pages| memory((4 + pages) * PAGE)).collect();
+    let entries = files.iter().zip(0..);
+    let place = |slot: u64| (slot * 4 * PAGE, (1 + slot) << 20);
+    let regions: Vec<_> = entries
+        .map(|(file, slot)| region(file, place(slot).0, place(slot).1, (1 + slot) * PAGE))
+        .collect();
+    front_end.set_mem_table(&regions).expect("a table");
+    drop(front_end);
+    let noted = (0..12).map(|slot| {
+        let (guest, user) = place(slot);
+        let (offset, bytes) = ((1 + slot) * PAGE, (5 + slot) * PAGE);
+        format!("0x4000 bytes at guest {guest:#x}, user {user:#x}, offset {offset}, file {bytes}")
+    });
+    let noted = noted.collect::<Vec<String>>().join("; ");
+    assert_eq!(back_end.join().expect("no panic"), [format!("memory {noted}")]);
+}
+
+#[test]
+fn more_descriptors_than_a_message_may_have() {
+    // The room for control messages is rounded up, so one more might still fit.
+    const SENT: usize = DESCRIPTORS_MAX + 16;
+    let (ours, theirs) = UnixStream::pair().expect("two sockets");
+    let back_end = BackEnd::start(theirs);
+    let files = [ours.as_fd(); SENT];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    let header = [3, 1, 0].map(u32::to_le_bytes).concat();
+    let sent = sendmsg(&ours, &[IoSlice::new(&header)], &mut control, SendFlags::empty());
+    assert_eq!(sent, Ok(header.len()));
+    let lost = "descriptors of a message are lost: more came than 32, or the process has no room \
+                for them";
+    assert_eq!(back_end.join().expect("no panic"), [lost]);
+    assert_eq!(std::io::Read::read(&mut &ours, &mut [0]).expect("an end"), 0, "it was closed");
 }
 
 #[test]
@@ -310,8 +372,8 @@ fn areas_and_the_channel_of_the_back_end() {
     let (mut front_end, back_end) = negotiated();
     let asked = VhostUserInflight::new(0, 0, 2, 128);
     let (region, file) = front_end.get_inflight_fd(&asked).expect("a region");
-    assert_eq!((region.mmap_size, region.num_queues, region.queue_size), (PAGE, 2, 128));
-    assert_eq!(file.metadata().expect("a file").len(), PAGE);
+    assert_eq!((region.mmap_size, region.num_queues, region.queue_size), (4224, 2, 128));
+    assert_eq!(file.metadata().expect("a file").len(), 4224);
     front_end.set_inflight_fd(&region, file.as_raw_fd()).expect("the same region");
     let three = VhostUserInflight::new(0, 0, 3, 128);
     assert!(front_end.get_inflight_fd(&three).is_err(), "three queues");
@@ -319,7 +381,11 @@ fn areas_and_the_channel_of_the_back_end() {
     let area =
         VhostUserDirtyLogRegion { mmap_size: PAGE, mmap_offset: 64, mmap_handle: log.as_raw_fd() };
     front_end.set_log_base(0, Some(area)).expect("a log");
-    front_end.set_log_fd(log.as_raw_fd()).expect("is closed");
+    let (kept, given) = UnixStream::pair().expect("two sockets");
+    front_end.set_log_fd(given.as_raw_fd()).expect("a descriptor for the log");
+    drop(given);
+    kept.set_nonblocking(true).expect("a socket");
+    assert_eq!(std::io::Read::read(&mut &kept, &mut [0]).expect("no holder is left"), 0);
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
     front_end.set_backend_request_fd(&theirs).expect("a channel");
     let mut bytes = [0; 5];
@@ -327,8 +393,8 @@ fn areas_and_the_channel_of_the_back_end() {
     assert_eq!(&bytes, b"hello");
     drop(front_end);
     let expected = [
-        "make 2 128 false",
-        "inflight 4096 2, file 4096",
+        "make 2 queues of 128 entries, packed false",
+        "inflight 4224 2, file 4224",
         "GET_INFLIGHT_FD is for 3 queues of 128 entries: 1 to 2 queues of 1 to 1024 entries are \
          possible",
         "log 4096 64, file 8192",

@@ -5,21 +5,31 @@
 //! each message says how many descriptors come with it, and whether its action succeeds. The
 //! messages arrive once in whole parts and once in pieces, and the results are compared.
 
-use super::proto::{Features, Frame, HEADER_BYTES, InflightReply, Malformed, Parser};
+use super::proto::{DESCRIPTORS_MAX, HEADER_BYTES};
+use super::proto::{Features, Frame, Inflight, InflightReply, Malformed, Parser};
 use super::proto::{ProtocolFeatures, Region, UserAddress};
 use super::session::{Action, Offer, QueueStart, SLOTS_MAX, Session, Step};
 
 /// Bits of the byte before a message: how many descriptors come.
-const COUNT: u8 = 0x0f;
+const COUNT: u8 = 0x3f;
 /// The descriptors come with the last bytes of the header instead of the first.
-const LATE: u8 = 0x10;
+const LATE: u8 = 0x40;
 /// The action of the message fails.
-const FAILS: u8 = 0x20;
+const FAILS: u8 = 0x80;
+
+// One descriptor more than any message has can come.
+const _: () = assert!(COUNT as usize > DESCRIPTORS_MAX);
 
 const QUEUES: u16 = 3;
 const QUEUE_SIZE_MAX: u16 = 1024;
 /// The longest reply: a description of 12 bytes and 256 bytes of the configuration space.
 const REPLY_BYTES_MAX: usize = HEADER_BYTES + 12 + 256;
+
+/// The messages that the protocol text gives a reply of their own, from `GET_FEATURES` to
+/// `GET_STATUS`.
+const WITH_OWN_REPLY: [u32; 9] = [1, 6, 11, 15, 17, 24, 31, 36, 40];
+/// `GET_CONFIG`: its reply tells a refusal, too.
+const GET_CONFIG: u32 = 24;
 
 /// Splits a byte off the input; 0 when there is none.
 fn take(data: &mut &[u8]) -> u8 {
@@ -41,7 +51,8 @@ fn offer(choice: u8) -> Offer {
 ///
 /// # Panics
 /// When an invariant fails: pieces change the result, a refused message changes the session, a
-/// queue starts outside of memory, regions overlap, a reply does not fit.
+/// queue starts outside of memory or of the in-flight region, regions overlap, a reply does not
+/// fit, is missing or comes unasked.
 pub fn fuzz_message(data: &[u8]) {
     let mut data = data;
     let (choice, seed) = (take(&mut data), take(&mut data));
@@ -56,6 +67,7 @@ struct Connection {
     offer: Offer,
     memory: Memory,
     started: [bool; QUEUES as usize],
+    inflight: Option<Inflight>,
     /// Everything that the session said.
     said: Vec<String>,
 }
@@ -70,7 +82,8 @@ fn piece(wanted: usize, seed: &mut Option<u8>) -> usize {
 impl Connection {
     fn new(offer: Offer) -> Self {
         let (memory, started) = (Memory::default(), Default::default());
-        Self { session: Session::new(offer), offer, memory, started, said: Vec::new() }
+        let (inflight, said) = (None, Vec::new());
+        Self { session: Session::new(offer), offer, memory, started, inflight, said }
     }
 
     /// Feeds all messages; returns what the session said.
@@ -114,7 +127,7 @@ impl Connection {
 
     /// Gives a message to the session, and tells it the outcome of an action. False at the end.
     fn take(&mut self, frame: Frame<'_, u32>, fails: bool) -> bool {
-        let number = frame.number();
+        let (number, need_reply) = (frame.number(), frame.needs_reply());
         let before = format!("{:?}", self.session);
         let mut step = self.session.receive(frame, &[0xa5; 60]);
         self.said.push(format!("{step:?}"));
@@ -130,13 +143,31 @@ impl Connection {
         if let Step::Refused { .. } | Step::Close(_) = &step {
             assert_eq!(before, format!("{:?}", self.session), "a refusal changed the session");
         }
+        self.check_form(&step, number, need_reply);
         match step {
             Step::Reply(reply) | Step::Refused { reply, .. } => check_reply(reply.bytes(), number),
-            Step::Act(action) => panic!("an action after an outcome: {action:?}"),
             Step::Close(_) => return false,
-            Step::Done => {}
+            Step::Done | Step::Act(_) => {}
         }
         true
+    }
+
+    /// A reply is written exactly if the message has one of its own, or if it asks for one and
+    /// `REPLY_ACK` is negotiated. What cannot be told ends the connection.
+    fn check_form(&self, step: &Step<u32>, number: u32, need_reply: bool) {
+        let negotiated = self.session.protocol_features();
+        let is_asked_for = need_reply && negotiated.contains(ProtocolFeatures::REPLY_ACK);
+        let has_own = WITH_OWN_REPLY.contains(&number);
+        match step {
+            Step::Reply(_) | Step::Refused { .. } => {
+                assert!(has_own || is_asked_for, "{step:?}");
+            }
+            Step::Done => assert!(!has_own && !is_asked_for, "{number} has no reply"),
+            Step::Close(_) => {
+                assert!(number != GET_CONFIG && (has_own || !is_asked_for), "{step:?}");
+            }
+            Step::Act(action) => panic!("an action after an outcome: {action:?}"),
+        }
     }
 
     fn check_action(&self, action: &Action<u32>) {
@@ -165,6 +196,11 @@ impl Connection {
         let size = u64::from(start.size);
         let packed = start.features.contains(Features::RING_PACKED);
         assert!((1..=QUEUE_SIZE_MAX).contains(&start.size));
+        if let Some(Inflight { bytes, queues, queue_size, .. }) = self.inflight {
+            assert!(queue < usize::from(queues) && start.size <= queue_size, "{start:?}");
+            let part = if packed { 32 } else { 16 };
+            assert!(bytes >= (u64::from(queue_size) + 1) * part * u64::from(queues), "{start:?}");
+        }
         assert!(packed || start.size.is_power_of_two() && start.base <= 0xffff, "{start:?}");
         let (available, used) = if packed { (4, 4) } else { (4 + 2 * size, 4 + 8 * size) };
         let addresses = &start.addresses;
@@ -186,12 +222,13 @@ impl Connection {
                 self.started[usize::from(queue.number())] = false;
                 return self.session.queue_stopped(0x1234);
             }
-            Action::MakeInflight { .. } => {
-                let region = InflightReply { bytes: 4096, offset: 0, file: 99 };
+            Action::MakeInflight { shape, packed } => {
+                let region = InflightReply { bytes: shape.bytes(packed), offset: 0, file: 99 };
                 return self.session.inflight_made(region);
             }
             Action::StartQueue(start) => self.started[usize::from(start.queue.number())] = true,
-            Action::Reset => self.started = Default::default(),
+            Action::SetInflight { inflight, .. } => self.inflight = Some(inflight),
+            Action::Reset => (self.started, self.inflight) = Default::default(),
             Action::ReplaceMemory(regions) => {
                 self.memory.regions = regions.iter().map(|mapped| mapped.region).collect();
             }

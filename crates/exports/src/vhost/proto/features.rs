@@ -28,6 +28,9 @@ bitflags::bitflags! {
         const WRITE_ZEROES = 1 << 14;
         /// Writes to memory are logged, for a migration (`VHOST_F_LOG_ALL`).
         const LOG_ALL = 1 << 26;
+        /// The parts of a request may be cut into descriptors in any way (`ANY_LAYOUT`). Drivers of
+        /// virtio 1.0 do so without asking, older ones choose it.
+        const ANY_LAYOUT = 1 << 27;
         /// Descriptors may name a table of further ones.
         const RING_INDIRECT_DESC = 1 << 28;
         /// Each side says at which index it wants to be notified.
@@ -74,8 +77,8 @@ mod tests {
 
     #[test]
     fn bits_are_those_of_the_standards() {
-        let ring = Features::RING_INDIRECT_DESC | Features::RING_EVENT_IDX;
-        assert_eq!((ring | Features::VERSION_1).bits(), 0x1_3000_0000);
+        let ring = Features::RING_INDIRECT_DESC | Features::RING_EVENT_IDX | Features::ANY_LAYOUT;
+        assert_eq!((ring | Features::VERSION_1).bits(), 0x1_3800_0000);
         assert_eq!((Features::RING_PACKED | Features::LOG_ALL).bits(), 0x4_0400_0000);
         assert_eq!(Features::PROTOCOL_FEATURES.bits(), 0x4000_0000);
         assert_eq!(ProtocolFeatures::all().bits(), 0x1_b22b);

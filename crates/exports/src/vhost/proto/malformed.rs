@@ -1,6 +1,7 @@
 //! The reasons why bytes and descriptors are no message.
 
 use super::request::Request;
+use super::wire::{DESCRIPTORS_MAX, PAYLOAD_BYTES_MAX};
 
 /// The reason why bytes and descriptors are no message. The text is for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +29,7 @@ pub enum Malformed {
         flags: u32,
     },
     /// The payload is longer than any message's.
-    #[error("message {request} has {bytes} bytes of payload: at most 4096 are read")]
+    #[error("message {request} has {bytes} bytes of payload: at most {PAYLOAD_BYTES_MAX} are read")]
     TooLong {
         /// The number of the message.
         request: u32,
@@ -36,8 +37,14 @@ pub enum Malformed {
         bytes: u32,
     },
     /// More descriptors came than with any message.
-    #[error("more than 8 descriptors came with one message")]
+    #[error("more than {DESCRIPTORS_MAX} descriptors came with one message")]
     TooManyDescriptors,
+    /// The kernel did not hand over all descriptors of a message.
+    #[error(
+        "descriptors of a message are lost: more came than {DESCRIPTORS_MAX}, or the process has \
+         no room for them"
+    )]
+    LostDescriptors,
     /// The message is none that this back end has.
     #[error("message {request} is not known here: it belongs to a feature that was not offered")]
     Unknown {
@@ -65,7 +72,9 @@ pub enum Malformed {
         expected: usize,
     },
     /// A table has more regions than fit.
-    #[error("SET_MEM_TABLE has {0} regions: at most 8 fit, and ADD_MEM_REG adds more")]
+    #[error(
+        "SET_MEM_TABLE has {0} regions: at most {DESCRIPTORS_MAX} fit, and ADD_MEM_REG adds more"
+    )]
     TooManyRegions(u32),
     /// A region is empty, or passes the end of an address space.
     #[error(

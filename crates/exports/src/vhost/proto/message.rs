@@ -88,7 +88,7 @@ pub enum Message<F> {
     SetProtocolFeatures(ProtocolFeatures),
     /// A session begins.
     SetOwner,
-    /// Is ignored.
+    /// Reset the device, as old front ends say it.
     ResetOwner,
     /// All regions of memory.
     SetMemTable(Vec<MappedRegion<F>>),

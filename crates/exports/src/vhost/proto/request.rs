@@ -36,7 +36,7 @@ requests! {
     SetFeatures = 2, "SET_FEATURES";
     /// Begins a session.
     SetOwner = 3, "SET_OWNER";
-    /// Is obsolete, and ignored as the protocol text recommends.
+    /// Is obsolete. Old front ends mean by it what they say now by `RESET_DEVICE`.
     ResetOwner = 4, "RESET_OWNER";
     /// Sets all regions of memory.
     SetMemTable = 5, "SET_MEM_TABLE";

@@ -10,11 +10,13 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of the header, which every message begins with.
 pub const HEADER_BYTES: usize = 12;
-/// The longest payload that is read. The longest of a message that is served has 268 bytes; more
-/// are read so that the reason of a refusal can name the message. The `vhost` crate has this bound.
+/// The longest payload that is read. The longest of a message that is served is a table of
+/// [`DESCRIPTORS_MAX`] regions; more are read so that the reason of a refusal can name the message.
+/// The `vhost` crate has this bound.
 pub const PAYLOAD_BYTES_MAX: usize = 4096;
-/// The most descriptors with one message: a table of 8 regions.
-pub const DESCRIPTORS_MAX: usize = 8;
+/// The most descriptors with one message, and so the most regions of a table. The protocol text
+/// draws 8 regions, and the `vhost` crate sends up to 32.
+pub const DESCRIPTORS_MAX: usize = 32;
 /// The most bytes of the configuration space in one message (`VHOST_USER_MAX_CONFIG_SIZE` of QEMU).
 pub const CONFIG_BYTES_MAX: usize = 256;
 
@@ -68,6 +70,10 @@ wire! {
     /// An in-flight description.
     InflightArea: 20, { bytes: U64, offset: U64, queues: U16, queue_size: U16, }
 }
+
+const _: () = assert!(
+    size_of::<MemoryTable>() + DESCRIPTORS_MAX * size_of::<MemoryRegion>() <= PAYLOAD_BYTES_MAX
+);
 
 /// Reads a structure from the beginning of `bytes`; `None` if they are too few.
 pub(super) fn read<T: FromBytes>(bytes: &[u8]) -> Option<T> {

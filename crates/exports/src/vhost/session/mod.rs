@@ -14,10 +14,13 @@
 //! * A change that has an action counts only when the action is done.
 //! * A queue runs only with a size, with aligned addresses that lay in memory when it started, with
 //!   a kick descriptor, and with features that do not change but for [`Features::LOG_ALL`].
+//! * A queue that runs has room in the in-flight region, if there is one.
 //! * Regions share no guest addresses and no user addresses, and there are at most [`SLOTS_MAX`].
 //! * Features, protocol features and queues are among those offered.
 
-use super::proto::{Features, Frame, InflightReply, Message, ProtocolFeatures, Reply, Request};
+use super::proto::{
+    Features, Frame, Inflight, InflightReply, Message, ProtocolFeatures, Reply, Request,
+};
 
 mod action;
 mod areas;
@@ -29,6 +32,7 @@ mod refusal;
 mod region_table;
 mod ring;
 mod served;
+mod shape;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -40,6 +44,7 @@ use served::{Asked, Pending, Served, Waiting};
 pub use action::{Action, QueueIndex, QueueStart};
 pub use offer::{Offer, QUEUE_SIZE_MAX, QUEUES_MAX, SLOTS_MAX};
 pub use refusal::{AddressSpace, Refusal, RingPart};
+pub use shape::InflightShape;
 pub use step::Step;
 
 /// The session of one front end. `F` is a descriptor: `OwnedFd`, or a number in tests. Owned by the
@@ -47,12 +52,14 @@ pub use step::Step;
 #[derive(Debug)]
 pub struct Session<F> {
     offer: Offer,
-    /// The choice of the driver; `None` before it is made.
+    /// The choice of the guest's driver; `None` before it is made.
     features: Option<Features>,
     protocol_features: ProtocolFeatures,
     /// The device status, which the back end only keeps.
     status: u8,
     regions: RegionTable,
+    /// The in-flight region that the server uses, if there is one.
+    inflight: Option<Inflight>,
     /// One for each offered queue.
     rings: Vec<Ring<F>>,
     waiting: Option<Waiting<F>>,
@@ -66,6 +73,7 @@ impl<F> Session<F> {
             protocol_features: ProtocolFeatures::empty(),
             status: 0,
             regions: RegionTable::default(),
+            inflight: None,
             rings: (0..offer.queues()).map(|_| Ring::default()).collect(),
             waiting: None,
             offer,
@@ -181,6 +189,7 @@ impl<F> Session<F> {
             Pending::Nothing | Pending::Log(_) => {}
             Pending::Features(features) => self.features = Some(features),
             Pending::Regions(regions) => self.regions = regions,
+            Pending::Inflight(inflight) => self.inflight = Some(inflight),
             Pending::Started(queue) => self.ring_mut(queue).set_started(),
             Pending::Addresses(queue, addresses) => self.ring_mut(queue).set_addresses(addresses),
             Pending::Enabled(queue, enabled) => self.ring_mut(queue).set_enabled(enabled),
@@ -193,10 +202,10 @@ impl<F> Session<F> {
         }
     }
 
-    /// Forgets what belongs to a driver. What belongs to the connection stays: protocol features,
-    /// memory, and the descriptors that queues signal.
+    /// Forgets what belongs to the guest's driver. What belongs to the connection stays: protocol
+    /// features, memory, and the descriptors that queues signal.
     fn reset(&mut self) {
-        (self.features, self.status) = (None, 0);
+        (self.features, self.status, self.inflight) = (None, 0, None);
         self.rings.iter_mut().for_each(Ring::reset);
     }
 
@@ -211,8 +220,8 @@ impl<F> Session<F> {
                 Ok(Served::number(Request::GetProtocolFeatures, bits))
             }
             Message::SetProtocolFeatures(features) => self.set_protocol_features(features),
-            // The first has no effect here, the second is obsolete. A log need not be told of.
-            Message::SetOwner | Message::ResetOwner | Message::SetLogFd(_) => Ok(Served::Done),
+            // The first has no effect here, and nobody need be told of a log's change.
+            Message::SetOwner | Message::SetLogFd(_) => Ok(Served::Done),
             Message::GetQueueNum => {
                 Ok(Served::number(Request::GetQueueNum, self.offer.queues().into()))
             }
@@ -240,7 +249,9 @@ impl<F> Session<F> {
             Message::SetConfig(range, bytes) => self.write_config(&range, &bytes),
             Message::GetInflightFd(inflight) => Ok(self.make_inflight(inflight)),
             Message::SetInflightFd(inflight, file) => self.set_inflight(inflight, file),
-            Message::ResetDevice => Ok(Served::Act(Action::Reset, Pending::Reset)),
+            Message::ResetOwner | Message::ResetDevice => {
+                Ok(Served::Act(Action::Reset, Pending::Reset))
+            }
             Message::SetStatus(status) => self.set_status(status),
             Message::GetStatus => Ok(Served::number(Request::GetStatus, self.status.into())),
         }

@@ -48,8 +48,12 @@ impl<F> Session<F> {
         if has.contains(feature) { Ok(()) } else { Err(Refusal::NotNegotiated { request, name }) }
     }
 
+    /// `SET_VRING_ENABLE` needs `PROTOCOL_FEATURES`. Before the choice the offer counts, which has
+    /// it: front ends disable queues after a reset, too, and what is enabled early only tells how
+    /// the queue starts.
     fn allow_enable(&self, request: Request) -> Result<(), Refusal> {
-        let is_chosen = self.features().contains(Features::PROTOCOL_FEATURES);
+        let features = self.features.unwrap_or(self.offer.features());
+        let is_chosen = features.contains(Features::PROTOCOL_FEATURES);
         if request == Request::SetVringEnable && !is_chosen {
             return Err(Refusal::NotNegotiated { request, name: "PROTOCOL_FEATURES" });
         }

@@ -6,8 +6,8 @@ use super::super::proto::{Features, ProtocolFeatures};
 pub const QUEUES_MAX: u16 = 256;
 /// The most entries of a queue (virtio 1.3, section 2.7).
 pub const QUEUE_SIZE_MAX: u16 = 1 << 15;
-/// The most regions: as many as KVM gives to the memory of a guest (512 slots, of which it keeps
-/// three).
+/// The most regions: a bound of our own, since the protocol has none. It limits a table's memory
+/// and the search for regions that overlap. libvhost-user has the same number.
 pub const SLOTS_MAX: usize = 509;
 
 /// What a back end offers to its front end.
@@ -20,8 +20,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// An offer of `queues` queues of at most `queue_size_max` entries. Protocol features are
-    /// always negotiated: [`Features::PROTOCOL_FEATURES`] is added.
+    /// An offer of `queues` queues of at most `queue_size_max` entries. Two features are always
+    /// offered: [`Features::PROTOCOL_FEATURES`], and [`Features::ANY_LAYOUT`], since nothing here
+    /// depends on the layout of a request.
     ///
     /// # Panics
     /// When there are no queues or more than [`QUEUES_MAX`], or no entries or more than
@@ -34,7 +35,7 @@ impl Offer {
     ) -> Self {
         assert!((1..=QUEUES_MAX).contains(&queues), "{queues} queues");
         assert!((1..=QUEUE_SIZE_MAX).contains(&queue_size_max), "{queue_size_max} entries");
-        let features = features | Features::PROTOCOL_FEATURES;
+        let features = features | Features::PROTOCOL_FEATURES | Features::ANY_LAYOUT;
         Self { features, protocol_features, queues, queue_size_max }
     }
 

@@ -75,6 +75,7 @@ impl<F> Session<F> {
             return Ok(Served::Act(Action::SetKick { queue, kick }, Pending::Nothing));
         }
         let start = self.ring(queue).start(queue, kick, self.features, &self.regions)?;
+        self.check_room(&start)?;
         Ok(Served::Act(Action::StartQueue(Box::new(start)), Pending::Started(queue)))
     }
 

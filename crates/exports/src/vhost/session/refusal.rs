@@ -4,6 +4,7 @@ use super::super::blk_config::WRITEBACK_OFFSET;
 use super::super::proto::{Malformed, Region, Request, UserAddress};
 use super::action::QueueIndex;
 use super::offer::SLOTS_MAX;
+use super::shape::InflightShape;
 use std::fmt;
 
 /// One of the two spaces of addresses.
@@ -225,20 +226,41 @@ pub enum Refusal {
     WritebackValue(u8),
     /// An in-flight region is for other queues than there are.
     #[error(
-        "{request} is for {queues} queues of {queue_size} entries: 1 to {queues_max} queues of 1 \
-         to {size_max} entries are possible"
+        "{request} is for {shape}: 1 to {queues_max} queues of 1 to {size_max} entries are possible"
     )]
     InflightShape {
         /// The message.
         request: Request,
-        /// Its queues.
-        queues: u16,
-        /// Their entries.
-        queue_size: u16,
+        /// Its shape.
+        shape: InflightShape,
         /// The most queues.
         queues_max: u16,
         /// The most entries.
         size_max: u16,
+    },
+    /// An in-flight region is shorter than its shape.
+    #[error("{request}: the in-flight region has {bytes} bytes, but {shape} need {needed}")]
+    InflightLength {
+        /// The message.
+        request: Request,
+        /// Its shape.
+        shape: InflightShape,
+        /// Bytes that it has.
+        bytes: u64,
+        /// Bytes that it needs.
+        needed: u64,
+    },
+    /// A queue is not within the in-flight region.
+    #[error(
+        "queue {queue} of {size} entries has no room in the in-flight region, which is for {shape}"
+    )]
+    OutsideInflight {
+        /// The queue.
+        queue: QueueIndex,
+        /// Its entries.
+        size: u16,
+        /// The shape of the region.
+        shape: InflightShape,
     },
     /// The server could not carry an action out.
     #[error("{request}: {why}")]

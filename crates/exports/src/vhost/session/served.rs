@@ -33,6 +33,7 @@ pub(super) enum Pending<F> {
     Nothing,
     Features(Features),
     Regions(RegionTable),
+    Inflight(Inflight),
     Started(QueueIndex),
     Stopped(QueueIndex),
     Addresses(QueueIndex, VringAddresses),

@@ -1,10 +1,10 @@
 //! What messages lead to that are served.
 
 use super::super::super::proto::{
-    Features, GuestAddress, Inflight, InflightReply, LogArea, Parser, ProtocolFeatures, Region,
-    Reply, Request, UserAddress, VringAddresses,
+    Features, GuestAddress, Inflight, InflightReply, LogArea, ProtocolFeatures, Region, Reply,
+    Request, UserAddress, VringAddresses,
 };
-use super::super::{Action, Offer, QueueIndex, QueueStart, Session, Step};
+use super::super::{Action, InflightShape, Offer, QueueIndex, QueueStart, Step};
 use super::{FrontEnd, acknowledged, addresses, config, inflight, numbers, region, table, words};
 use std::sync::Arc;
 
@@ -16,6 +16,10 @@ fn number(request: Request, value: u64) -> Step<u32> {
 
 fn base(queue: u32, base: u32) -> Step<u32> {
     Step::Reply(Reply::vring_state(queue, base))
+}
+
+fn shape(queues: u16, queue_size: u16) -> InflightShape {
+    InflightShape { queues, queue_size }
 }
 
 fn start_of(action: Action<u32>) -> QueueStart<u32> {
@@ -45,8 +49,8 @@ fn replies_come_only_if_they_are_negotiated_and_asked_for() {
     assert_eq!(front_end.send(Request::SetOwner, &[], &[]), Step::Done, "not negotiated");
     let step = front_end.send(Request::SetProtocolFeatures, &numbers(&[8]), &[]);
     assert_eq!(step, acknowledged(Request::SetProtocolFeatures), "negotiated by this message");
-    let step = front_end.send(Request::ResetOwner, &[], &[]);
-    assert_eq!(step, acknowledged(Request::ResetOwner));
+    let step = front_end.send(Request::SetOwner, &[], &[]);
+    assert_eq!(step, acknowledged(Request::SetOwner));
     front_end.flags = 1;
     assert_eq!(front_end.send(Request::SetLogFd, &[], &[3]), Step::Done, "not asked for");
 }
@@ -120,6 +124,45 @@ fn a_queue_is_enabled_by_a_message_or_by_the_lack_of_protocol_features() {
 }
 
 #[test]
+fn a_queue_is_enabled_before_features_are_chosen() {
+    let mut front_end = FrontEnd::new();
+    assert_eq!(front_end.send(Request::SetVringEnable, &words(&[1, 1]), &[]), Step::Done);
+    front_end.flags = 9;
+    front_end.send(Request::SetProtocolFeatures, &numbers(&[8]), &[]);
+    front_end.choose(Features::PROTOCOL_FEATURES);
+    assert!(start_of(front_end.start(1)).enabled);
+}
+
+#[test]
+fn a_queue_is_disabled_only_when_nothing_is_in_flight() {
+    let mut front_end = FrontEnd::negotiated();
+    front_end.start(1);
+    let action = front_end.act(Request::SetVringEnable, &words(&[1, 0]), &[]);
+    assert_eq!(action, Action::EnableQueue { queue: ONE, enabled: false });
+    assert!(front_end.session.is_waiting(), "no reply before the action is done");
+    assert_eq!(front_end.session.action_done(), acknowledged(Request::SetVringEnable));
+}
+
+#[test]
+fn any_layout_is_always_offered() {
+    let offer = Offer::new(Features::RO, ProtocolFeatures::empty(), 1, 256);
+    assert_eq!(offer.features().bits(), 1 << 5 | 1 << 27 | 1 << 30);
+}
+
+#[test]
+fn a_table_has_as_many_regions_as_descriptors_fit_a_message() {
+    let mut front_end = FrontEnd::negotiated();
+    let entries: Vec<_> = (0..32).map(|slot| (slot, slot, 1, slot)).collect();
+    let files: Vec<u32> = (100..132).collect();
+    let action = front_end.done(Request::SetMemTable, &table(&entries), &files);
+    let Action::ReplaceMemory(mapped) = action else { panic!("regions are mapped") };
+    let found: Vec<_> =
+        mapped.iter().map(|mapped| (mapped.region.guest().0 as u32 + 100, mapped.file)).collect();
+    let expected: Vec<_> = files.iter().map(|file| (*file, *file)).collect();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn descriptors_of_a_queue_that_runs_are_replaced() {
     let mut front_end = FrontEnd::negotiated();
     front_end.start(1);
@@ -190,13 +233,16 @@ fn the_configuration_space_is_read_and_the_cache_set() {
         let action = front_end.done(Request::SetConfig, &config(32, 1, 0, &[value]), &[]);
         assert_eq!(action, Action::SetWriteback(writeback));
     }
+    front_end.done(Request::ResetDevice, &[], &[]);
+    let action = front_end.done(Request::SetConfig, &config(32, 1, 0, &[1]), &[]);
+    assert_eq!(action, Action::SetWriteback(true), "it is offered, and nothing is chosen");
 }
 
 #[test]
 fn an_inflight_region_is_made_and_set() {
     let mut front_end = FrontEnd::negotiated();
     let action = front_end.act(Request::GetInflightFd, &inflight(1, 2, 2, 16), &[]);
-    assert_eq!(action, Action::MakeInflight { queues: 2, queue_size: 16, packed: false });
+    assert_eq!(action, Action::MakeInflight { shape: shape(2, 16), packed: false });
     let step = front_end.session.inflight_made(InflightReply { bytes: 8192, offset: 0, file: 50 });
     let Step::Reply(reply) = step else { panic!("no reply") };
     assert_eq!(reply.bytes()[12..], inflight(8192, 0, 2, 16));
@@ -209,10 +255,11 @@ fn an_inflight_region_is_made_and_set() {
 
 #[test]
 fn a_reset_forgets_the_driver_and_keeps_the_connection() {
-    for reset in [Request::ResetDevice, Request::SetStatus] {
+    for reset in [Request::ResetDevice, Request::ResetOwner, Request::SetStatus] {
         let mut front_end = FrontEnd::negotiated();
         front_end.set(Request::SetStatus, &numbers(&[15]), &[]);
         front_end.set(Request::SetVringCall, &numbers(&[1]), &[30]);
+        front_end.done(Request::SetInflightFd, &inflight(1024, 0, 2, 16), &[50]);
         front_end.start(1);
         let payload = if reset == Request::SetStatus { numbers(&[0]) } else { vec![] };
         assert_eq!(front_end.done(reset, &payload, &[]), Action::Reset);
@@ -223,8 +270,11 @@ fn a_reset_forgets_the_driver_and_keeps_the_connection() {
         let overlaps = region((0, 0x1_0000, 1, 0));
         let step = front_end.send(Request::AddMemReg, &overlaps, &[1]);
         assert!(matches!(step, Step::Refused { .. }), "memory stays");
-        front_end.choose(Features::VERSION_1);
-        assert_eq!(start_of(front_end.start(1)).call, Some(Arc::new(30)));
+        // Front ends disable queues after a reset, too.
+        front_end.set(Request::SetVringEnable, &words(&[1, 0]), &[]);
+        front_end.choose(Features::RING_PACKED | Features::PROTOCOL_FEATURES);
+        let start = start_of(front_end.start(1));
+        assert_eq!(start.call, Some(Arc::new(30)), "and no in-flight region is too short for it");
     }
 }
 
@@ -252,35 +302,5 @@ fn a_packed_ring_has_other_sizes_and_bases() {
     let start = start_of(front_end.done(Request::SetVringKick, &numbers(&[1]), &[20]));
     assert_eq!((start.size, start.base), (24, 0x8001_8002));
     let action = front_end.act(Request::GetInflightFd, &inflight(0, 0, 1, 24), &[]);
-    assert_eq!(action, Action::MakeInflight { queues: 1, queue_size: 24, packed: true });
-}
-
-#[test]
-fn descriptors_of_refused_messages_are_closed() {
-    let file = Arc::new(());
-    let offer = Offer::new(Features::all(), ProtocolFeatures::all(), 1, 256);
-    let mut session = Session::new(offer);
-    let mut parser = Parser::new();
-    let cases: [(Request, Vec<u8>, usize); 5] = [
-        (Request::AddMemReg, region((0, 0, 1, 0)), 1),
-        (Request::SetMemTable, table(&[(0, 0, 1, 0), (0, 1, 1, 0)]), 2),
-        (Request::SetMemTable, table(&[(0, 0, 1, 0)]), 2),
-        (Request::GetFeatures, vec![], 3),
-        (Request::SetVringKick, numbers(&[0]), 1),
-    ];
-    for (request, payload, count) in cases {
-        let header = words(&[request.number(), 1, payload.len() as u32]);
-        let files = vec![file.clone(); count];
-        let mut frame = parser.receive(&header, files).expect("a header");
-        if frame.is_none() {
-            frame = parser.receive(&payload, []).expect("a payload");
-        }
-        let step = session.receive(frame.expect("a message"), &[]);
-        assert!(matches!(step, Step::Close(_)), "{request}: {step:?}");
-        assert_eq!(Arc::strong_count(&file), 1, "{request}");
-    }
-    let header = words(&[Request::SetOwner.number(), 1, 0]);
-    parser.receive(&header, vec![file.clone(); 9]).expect_err("nine descriptors");
-    drop(parser);
-    assert_eq!(Arc::strong_count(&file), 1);
+    assert_eq!(action, Action::MakeInflight { shape: shape(1, 24), packed: true });
 }

@@ -23,9 +23,9 @@ fn payloads_and_descriptors_of_another_shape() {
         (R::SetMemTable, two_regions, &[1], "SET_MEM_TABLE came with 1 descriptors: it needs 2"),
         (
             R::SetMemTable,
-            words(&[9, 0]),
+            words(&[33, 0]),
             &[],
-            "SET_MEM_TABLE has 9 regions: at most 8 fit, and ADD_MEM_REG adds more",
+            "SET_MEM_TABLE has 33 regions: at most 32 fit, and ADD_MEM_REG adds more",
         ),
         (
             R::AddMemReg,

@@ -1,10 +1,12 @@
 //! Tests of the session, with numbers in place of descriptors.
 
+mod descriptors;
 mod flow;
 mod malformed;
 mod refusals;
 
 use super::super::proto::{Features, Parser, ProtocolFeatures, Reply, Request};
+use super::served::has_own_reply;
 use super::{Action, Offer, Session, Step};
 
 pub(super) const QUEUES: u16 = 2;
@@ -56,6 +58,12 @@ impl FrontEnd {
             frame = self.parser.receive(payload, []).expect("a payload");
         }
         self.session.receive(frame.expect("a message"), &CONFIG)
+    }
+
+    /// True if a refusal is told by a number, since the flags ask for it and it was negotiated.
+    fn may_be_told(&self) -> bool {
+        let negotiated = self.session.protocol_features();
+        self.flags == 9 && negotiated.contains(ProtocolFeatures::REPLY_ACK)
     }
 
     /// Sends a message, and takes its action.
@@ -140,7 +148,7 @@ pub(super) fn config(offset: u32, size: u32, flags: u32, bytes: &[u8]) -> Vec<u8
 /// A message that is refused: its payload, its descriptors, and the sentence.
 pub(super) type Case = (Request, Vec<u8>, &'static [u32], &'static str);
 
-/// Sends a message that is refused; the sentence.
+/// Sends a message that is refused, in the form that belongs to it; the sentence.
 pub(super) fn refused(
     front_end: &mut FrontEnd,
     request: Request,
@@ -151,9 +159,31 @@ pub(super) fn refused(
     let step = front_end.send(request, payload, files);
     assert_eq!(before, format!("{:?}", front_end.session), "{request} changed the session");
     match step {
-        Step::Refused { reason, .. } | Step::Close(reason) => reason.to_string(),
+        Step::Refused { reason, reply } => {
+            check_refusal(front_end, request, payload, &reply);
+            reason.to_string()
+        }
+        Step::Close(reason) => {
+            assert!(has_own_reply(request) || !front_end.may_be_told(), "{request}: {reason}");
+            assert_ne!(request, Request::GetConfig, "has a form for a refusal");
+            reason.to_string()
+        }
         step => panic!("{request} was not refused: {step:?}"),
     }
+}
+
+/// Compares the reply that tells a refusal: of two messages it is their own without content, of
+/// others the number 1, if it was asked for.
+fn check_refusal(front_end: &FrontEnd, request: Request, payload: &[u8], reply: &Reply<u32>) {
+    let form = match request {
+        Request::GetConfig => words(&[24, 5, 0]),
+        Request::GetInflightFd => [&words(&[31, 5, 20, 0, 0, 0, 0]), &payload[16..20]].concat(),
+        _ => {
+            assert!(front_end.may_be_told() && !has_own_reply(request), "{request}");
+            words(&[request.number(), 5, 8, 1, 0])
+        }
+    };
+    assert_eq!(reply.bytes(), form, "{request}");
 }
 
 /// Sends each message to a new front end's session, and compares the sentence.

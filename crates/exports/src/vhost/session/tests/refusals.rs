@@ -47,17 +47,19 @@ fn messages_of_features_that_were_not_negotiated() {
             &[1],
             "ADD_MEM_REG belongs to the feature CONFIGURE_MEM_SLOTS",
         ),
-        (
-            Request::SetVringEnable,
-            words(&[0, 1]),
-            &[],
-            "SET_VRING_ENABLE belongs to the feature PROTOCOL_FEATURES",
-        ),
     ];
     for (request, payload, files, beginning) in cases {
         let sentence = refused(&mut FrontEnd::new(), *request, payload, files);
         assert_eq!(sentence, format!("{beginning}, which was not negotiated"));
     }
+    let without = || {
+        let mut front_end = FrontEnd::negotiated();
+        front_end.choose(Features::VERSION_1);
+        front_end
+    };
+    let sentence = "SET_VRING_ENABLE belongs to the feature PROTOCOL_FEATURES, which was not \
+                    negotiated";
+    check(without, &[(Request::SetVringEnable, words(&[0, 1]), &[], sentence)]);
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn values_that_do_not_fit_the_offer() {
             R::SetFeatures,
             numbers(&[1 << 3 | 1 << 5]),
             &[],
-            "SET_FEATURES has bits 0x8 that were not offered: offered are 0x574007e66",
+            "SET_FEATURES has bits 0x8 that were not offered: offered are 0x57c007e66",
         ),
         (
             R::SetProtocolFeatures,
@@ -175,6 +177,49 @@ fn values_that_do_not_fit_the_offer() {
     };
     let sentence = "SET_CONFIG sets writeback, but the driver did not negotiate CONFIG_WCE";
     check(without, &[(R::SetConfig, config(32, 1, 0, &[1]), &[], sentence)]);
+}
+
+#[test]
+fn inflight_regions_that_are_too_short() {
+    let packed = || {
+        let mut front_end = FrontEnd::negotiated();
+        front_end.choose(Features::RING_PACKED);
+        front_end
+    };
+    let case = |bytes, sentence| -> Case {
+        (Request::SetInflightFd, inflight(bytes, 0, 2, 128), &[1], sentence)
+    };
+    let split = case(
+        2 * 2112 - 1,
+        "SET_INFLIGHT_FD: the in-flight region has 4223 bytes, but 2 queues of 128 entries need \
+         4224",
+    );
+    check(FrontEnd::negotiated, &[split]);
+    let sentence = "SET_INFLIGHT_FD: the in-flight region has 4224 bytes, but 2 queues of 128 \
+                    entries need 8320";
+    check(packed, &[case(4224, sentence)]);
+}
+
+#[test]
+fn queues_without_room_in_the_inflight_region() {
+    let kick = |bytes, queues, queue_size, features| {
+        let mut front_end = FrontEnd::negotiated();
+        front_end.done(Request::SetInflightFd, &inflight(bytes, 0, queues, queue_size), &[1]);
+        front_end.choose(features);
+        front_end.prepare(1);
+        refused(&mut front_end, Request::SetVringKick, &numbers(&[1]), &[1])
+    };
+    let (split, packed) = (Features::empty(), Features::RING_PACKED);
+    let sentence = "queue 1 of 16 entries has no room in the in-flight region, which is for ";
+    assert_eq!(kick(4096, 1, 16, split), format!("{sentence}1 queues of 16 entries"));
+    assert_eq!(kick(4096, 2, 8, split), format!("{sentence}2 queues of 8 entries"));
+    assert_eq!(
+        kick(640, 2, 16, packed),
+        "SET_VRING_KICK: the in-flight region has 640 bytes, but 2 queues of 16 entries need 1152"
+    );
+    let mut front_end = FrontEnd::negotiated();
+    front_end.done(Request::SetInflightFd, &inflight(640, 0, 2, 16), &[1]);
+    front_end.start(1);
 }
 
 #[test]
