@@ -16,14 +16,16 @@
 //! The normative source is `docs/interop/vhost-user.rst` of QEMU ("the protocol text" in these
 //! pages); rings and the configuration space are those of virtio 1.3.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod blk_config;
 pub mod fuzz;
+pub mod memory;
 pub mod proto;
 pub mod session;
 
 pub use blk_config::BlkConfig;
+pub use memory::{GuestMemory, HostMemory};
 pub use proto::{Features, Frame, GuestAddress, Malformed, Parser, ProtocolFeatures};
 pub use proto::{Region, Reply, Request, UserAddress};
 pub use session::{Action, Offer, QueueIndex, QueueStart, Refusal, Session, Step};
