@@ -22,9 +22,13 @@ impl Piece {
         self.bytes
     }
 
-    /// The bytes `range` of it, which has them.
-    fn part_of(&self, range: Range<u32>) -> Self {
-        debug_assert!(range.start <= range.end && range.end <= self.bytes);
+    /// The bytes `range` of it.
+    ///
+    /// # Panics
+    /// If it has fewer: a mistake of the caller.
+    #[inline]
+    pub fn part_of(&self, range: Range<u32>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.bytes);
         let at = self.at + range.start as usize;
         Self { at, bytes: range.end - range.start, ..*self }
     }
