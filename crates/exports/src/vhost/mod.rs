@@ -26,6 +26,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod blk;
 pub mod blk_config;
 pub mod fuzz;
 pub mod memory;
@@ -33,6 +34,7 @@ pub mod proto;
 pub mod ring;
 pub mod session;
 
+pub use blk::{BlkCommand, BlkParser, BlkReply, BlkRequest, BlkStatus};
 pub use blk_config::BlkConfig;
 pub use memory::{GuestMemory, HostMemory};
 pub use proto::{Features, Frame, GuestAddress, Malformed, Parser, ProtocolFeatures};
