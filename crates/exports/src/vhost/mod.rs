@@ -29,6 +29,7 @@
 pub mod blk;
 pub mod blk_config;
 pub mod fuzz;
+pub mod fuzz_ring;
 pub mod memory;
 pub mod proto;
 pub mod ring;
