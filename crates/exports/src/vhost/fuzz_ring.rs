@@ -12,6 +12,10 @@ use super::proto::{Features, GuestAddress, Region, UserAddress, VringAddresses};
 use super::ring::{Chain, RingSetup, SplitRing};
 use std::sync::Arc;
 
+/// Bits of the first byte.
+const EVENTS: u8 = 1;
+const TABLES: u8 = 2;
+const READ_ONLY: u8 = 4;
 /// The most bytes of memory that count.
 const BYTES_MAX: usize = 16 << 10;
 /// The most chains that are taken: more than any input can have with one store of the index.
@@ -59,10 +63,9 @@ fn config() -> BlkConfig {
 }
 
 fn features(choice: u8) -> Features {
-    let mut features = Features::all() - Features::RING_PACKED - Features::RO;
-    features.set(Features::RING_EVENT_IDX, choice & 1 != 0);
-    features.set(Features::RING_INDIRECT_DESC, choice & 2 != 0);
-    features.set(Features::RO, choice & 4 != 0);
+    let mut features = Features::all() - Features::RING_PACKED;
+    features.set(Features::RING_EVENT_IDX, choice & EVENTS != 0);
+    features.set(Features::RING_INDIRECT_DESC, choice & TABLES != 0);
     features
 }
 
@@ -101,7 +104,8 @@ impl Guest {
         let (base, features) = (u16::from_le_bytes([base_low, base_high]), features(choice));
         let setup = RingSetup { size, base, addresses, features };
         let ring = SplitRing::new(setup, memory.clone()).expect("the ring is in memory");
-        let parser = BlkParser::new(BlkLimits::new(&config(), features), ring.pieces_max());
+        let limits = BlkLimits::new(&config(), features, choice & READ_ONLY != 0);
+        let parser = BlkParser::new(limits, ring.pieces_max());
         let (before, writable) = (bytes.to_vec(), vec![false; bytes.len()]);
         Some(Self { memory, before, writable, ring, parser, used_at, used_bytes, size })
     }

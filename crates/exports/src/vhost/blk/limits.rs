@@ -9,13 +9,19 @@ use drystone_core::units::SECTOR_SIZE;
 pub struct BlkLimits {
     features: Features,
     config: BlkConfig,
+    read_only: bool,
 }
 
 impl BlkLimits {
     /// The limits of a device that has this configuration space, with the features that the driver
-    /// chose.
-    pub fn new(config: &BlkConfig, features: Features) -> Self {
-        Self { features, config: *config }
+    /// chose. A device that is read-only stays so if the driver did not choose [`Features::RO`].
+    pub fn new(config: &BlkConfig, features: Features, read_only: bool) -> Self {
+        Self { features, config: *config, read_only }
+    }
+
+    /// True if nothing may be written.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.read_only
     }
 
     /// The size of the device changed.
@@ -67,13 +73,13 @@ mod tests {
     #[test]
     fn blocks_are_whole_and_inside() {
         let config = BlkConfig { capacity_sectors: 64, block_bytes: 4096, ..BlkConfig::default() };
-        let mut limits = BlkLimits::new(&config, Features::BLK_SIZE);
+        let mut limits = BlkLimits::new(&config, Features::BLK_SIZE, false);
         assert!(limits.has_blocks(0, 64 << 9) && limits.has_blocks(56, 4096));
         assert!(!limits.has_blocks(56, 8192) && !limits.has_blocks(u64::MAX, 4096));
         assert!(!limits.has_blocks(4, 4096) && !limits.has_blocks(8, 512));
         limits.set_capacity(80);
         assert!(limits.has_blocks(56, 8192));
-        let sectors = BlkLimits::new(&config, Features::empty());
+        let sectors = BlkLimits::new(&config, Features::empty(), true);
         assert!(sectors.has_blocks(63, 512) && !sectors.has_blocks(63, 513));
         assert!(!sectors.has_blocks(63, 511) && !sectors.has_blocks(1 << 55, 512));
     }

@@ -138,7 +138,7 @@ impl BlkParser {
 
     /// Fails if the device is read-only.
     fn check_writable(&self) -> Result<(), BlkStatus> {
-        match self.limits.has(Features::RO) {
+        match self.limits.is_read_only() {
             true => Err(BlkStatus::IoError),
             false => Ok(()),
         }

@@ -99,8 +99,18 @@ impl Queue {
     }
 
     fn of(driver: Driver, config: &BlkConfig) -> Self {
+        let limits = BlkLimits::new(config, driver.features, false);
+        Self::with_limits(driver, limits)
+    }
+
+    /// A device that is read-only, which the driver does not care for.
+    fn read_only() -> Self {
+        let limits = BlkLimits::new(&config(), features(), true);
+        Self::with_limits(Driver::new(16, features()), limits)
+    }
+
+    fn with_limits(driver: Driver, limits: BlkLimits) -> Self {
         let ring = driver.ring();
-        let limits = BlkLimits::new(config, driver.features);
         Self { parser: BlkParser::new(limits, ring.pieces_max()), driver, ring }
     }
 
@@ -193,7 +203,7 @@ fn a_flush_needs_no_data() {
     let mut queue = Queue::new(features());
     let found = queue.send(header(4, 0), &[(HEADER, 16, false), (STATUS, 1, true)]);
     assert_eq!(found, (Parsed::Flush, 0, 1));
-    let read_only = Queue::new(features() | Features::RO).command(4, 0, &[]);
+    let read_only = Queue::read_only().command(4, 0, &[]);
     assert_eq!(read_only, Parsed::Flush);
 }
 

@@ -94,7 +94,7 @@ fn blocks_of_the_device_are_whole() {
 
 #[test]
 fn writes_to_a_read_only_device() {
-    let mut queue = Queue::new(features() | Features::RO);
+    let mut queue = Queue::read_only();
     assert_eq!(queue.command(OUT, 0, &[(PAYLOAD, 512, false)]), end(IoError));
     assert_eq!(queue.with_payload(DISCARD, &range(0, 1, 0)), end(IoError));
     assert_eq!(queue.with_payload(WRITE_ZEROES, &range(0, 1, 0)), end(IoError));
