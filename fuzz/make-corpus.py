@@ -565,6 +565,89 @@ VHOST_MESSAGE = {
 }
 
 
+EVENTS, TABLES, READ_ONLY = 1, 2, 4
+D_NEXT, D_WRITE, D_TABLE = 1, 2, 4
+BLK_IN, BLK_OUT, BLK_FLUSH, BLK_ID, BLK_DISCARD, BLK_ZEROES = 0, 1, 4, 8, 11, 13
+
+
+def descriptor(address, length, flag=0, following=0):
+    return struct.pack("<QIHH", address, length, flag, following)
+
+
+def blk(kind, sector=0):
+    return struct.pack("<IIQ", kind, 0, sector)
+
+
+def blk_range(sector, sectors, flag=0):
+    return struct.pack("<QII", sector, sectors, flag)
+
+
+def vhost_ring(descriptors, heads=(0,), memory=None, features=TABLES, border=31, base=0,
+               index=None):
+    """Four choices of the entry point, and 4 KiB of memory with a ring of four entries."""
+    guest = bytearray(4096)
+    parts = {16 * n: part for n, part in enumerate(descriptors)}
+    index = base + len(heads) if index is None else index
+    parts[64] = struct.pack("<HH", 0, index & 0xFFFF)
+    parts |= {68 + 2 * ((base + n) % 4): struct.pack("<H", head) for n, head in enumerate(heads)}
+    for address, part in (parts | (memory or {})).items():
+        guest[address:address + len(part)] = part
+    return struct.pack("<BBH", features, border << 3 | 2, base) + guest
+
+
+def blk_chain(kind, sector, *data):
+    """Descriptors of a header at 512, then data, then a status at 640."""
+    parts = [(512, 16, 0), *data, (640, 1, D_WRITE)]
+    last = len(parts) - 1
+    return {"descriptors": [descriptor(address, length, flag | (D_NEXT if n < last else 0), n + 1)
+                            for n, (address, length, flag) in enumerate(parts)],
+            "memory": {512: blk(kind, sector)}}
+
+
+def blk_table(kind, sector, *data):
+    """The same in an indirect table at 256."""
+    chain = blk_chain(kind, sector, *data)
+    table = b"".join(chain["descriptors"])
+    return {"descriptors": [descriptor(256, len(table), D_TABLE)],
+            "memory": chain["memory"] | {256: table}}
+
+
+ZEROES = blk_range(0, 1) + blk_range(8, 16, 1)
+VHOST_RING = {
+    "read": vhost_ring(**blk_chain(BLK_IN, 3, (1024, 512, D_WRITE))),
+    "write": vhost_ring(**blk_chain(BLK_OUT, 3, (1024, 512, 0))),
+    "write-read-only": vhost_ring(**blk_chain(BLK_OUT, 3, (1024, 512, 0)), features=READ_ONLY),
+    "flush": vhost_ring(**blk_chain(BLK_FLUSH, 0)),
+    "name": vhost_ring(**blk_chain(BLK_ID, 0, (1024, 20, D_WRITE))),
+    "unknown": vhost_ring(**blk_chain(99, 0)),
+    "beyond": vhost_ring(**blk_chain(BLK_IN, 1 << 20, (1024, 512, D_WRITE))),
+    "table": vhost_ring(**blk_table(BLK_IN, 0, (1024, 512, D_WRITE), (2048, 512, D_WRITE))),
+    "table-events": vhost_ring(**blk_table(BLK_IN, 0, (1024, 512, D_WRITE)), features=3),
+    "table-crosses": vhost_ring(**blk_table(BLK_OUT, 0, (256, 3584, 0)), border=12),
+    "table-in-table": vhost_ring([descriptor(0, 16, D_TABLE)]),
+    "table-odd": vhost_ring([descriptor(256, 17, D_TABLE)]),
+    "table-not-negotiated": vhost_ring([descriptor(256, 16, D_TABLE)], features=0),
+    "discard": vhost_ring(**blk_chain(BLK_DISCARD, 0, (528, 16, 0))),
+    "loop": vhost_ring([descriptor(512, 16, D_NEXT, 0)]),
+    "outside": vhost_ring([descriptor(4095, 2)]),
+    "wraps": vhost_ring([descriptor(2**64 - 1, 2)]),
+    "read-after-write": vhost_ring([descriptor(512, 1, 3, 1), descriptor(512, 1)]),
+    "no-status": vhost_ring([descriptor(512, 16)]),
+    "head-twice": vhost_ring([descriptor(640, 1, D_WRITE)], heads=(0, 0)),
+    "head-outside": vhost_ring([], heads=(4,)),
+    "ahead": vhost_ring([], index=5),
+    "base-wraps": vhost_ring([descriptor(640 + n, 1, D_WRITE) for n in range(4)],
+                             heads=(3, 1, 2), base=0xFFFE, features=EVENTS),
+    "status-in-ring": vhost_ring([descriptor(n, 1, D_WRITE) for n in (66, 76, 78, 16)],
+                                 heads=(0, 1, 2, 3)),
+    "short": bytes(20),
+    "empty": b"",
+}
+for name, kind in ("zeroes", BLK_ZEROES), ("discard-unmap", BLK_DISCARD):
+    CHAIN = blk_chain(kind, 0, (528, 32, 0))
+    VHOST_RING[name] = vhost_ring(CHAIN["descriptors"], memory=CHAIN["memory"] | {528: ZEROES})
+
+
 SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
@@ -595,7 +678,8 @@ def main():
                "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
                "dm_table": DM_TABLE, "control_line": CONTROL_LINE,
                "write_log": WRITE_LOG, "certificate": CERTIFICATE,
-               "fuse_request": FUSE_REQUEST, "vhost_message": vhost_inputs()}
+               "fuse_request": FUSE_REQUEST, "vhost_message": vhost_inputs(),
+               "vhost_ring": VHOST_RING}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

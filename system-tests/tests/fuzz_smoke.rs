@@ -39,6 +39,11 @@ fn vhost_message() {
 }
 
 #[test]
+fn vhost_ring() {
+    smoke("vhost_ring", drystone_exports::vhost::fuzz_ring::fuzz_ring);
+}
+
+#[test]
 fn stack_file() {
     smoke("stack_file", |input| {
         drystone_stack::fuzz_stack_file(input);

@@ -13,17 +13,32 @@
 //! takes the next message. A session belongs to one thread, and shares nothing but the descriptors
 //! that queues signal.
 //!
+//! What the guest sees of a queue is served by three parts, which do no I/O either:
+//!
+//! ```text
+//!   memory of the guest --SplitRing--> Chain --BlkParser--> BlkRequest --> bios (driver)
+//!            ^                                                               |
+//!            \--- used elements, one index <--SplitRing-- status, length <---/
+//! ```
+//!
 //! The normative source is `docs/interop/vhost-user.rst` of QEMU ("the protocol text" in these
 //! pages); rings and the configuration space are those of virtio 1.3.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod blk;
 pub mod blk_config;
 pub mod fuzz;
+pub mod fuzz_ring;
+pub mod memory;
 pub mod proto;
+pub mod ring;
 pub mod session;
 
+pub use blk::{BlkCommand, BlkParser, BlkReply, BlkRequest, BlkStatus};
 pub use blk_config::BlkConfig;
+pub use memory::{GuestMemory, HostMemory};
 pub use proto::{Features, Frame, GuestAddress, Malformed, Parser, ProtocolFeatures};
 pub use proto::{Region, Reply, Request, UserAddress};
+pub use ring::{Chain, RingError, RingSetup, SplitRing};
 pub use session::{Action, Offer, QueueIndex, QueueStart, Refusal, Session, Step};

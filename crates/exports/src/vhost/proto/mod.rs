@@ -5,6 +5,8 @@
 //! drops its descriptors, and so closes them. Numbers are little-endian, the order of all machines
 //! that this runs on: front end and back end are on the same.
 
+#![forbid(unsafe_code)]
+
 mod features;
 mod malformed;
 mod message;

@@ -18,6 +18,8 @@
 //! * Regions share no guest addresses and no user addresses, and there are at most [`SLOTS_MAX`].
 //! * Features, protocol features and queues are among those offered.
 
+#![forbid(unsafe_code)]
+
 use super::proto::{
     Features, Frame, Inflight, InflightReply, Message, ProtocolFeatures, Reply, Request,
 };

@@ -3,17 +3,15 @@
 
 #![forbid(unsafe_code)]
 
+use super::socket;
 use drystone_exports::vhost::proto::{DESCRIPTORS_MAX, InflightReply, LogArea, MappedRegion};
 use drystone_exports::vhost::{
-    Action, BlkConfig, Features, Malformed, Offer, Parser, ProtocolFeatures, QueueStart, Reply,
-    Session, Step,
+    Action, BlkConfig, Features, Malformed, Offer, Parser, ProtocolFeatures, QueueStart, Session,
+    Step,
 };
 use rustix::fs::{MemfdFlags, fstat, ftruncate, memfd_create};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
-use std::io::{IoSlice, IoSliceMut};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -65,7 +63,7 @@ impl BackEnd {
 
     /// Reads once, and serves the message if it is complete. False when the front end has closed.
     fn serve_read(&mut self, parser: &mut Parser<OwnedFd>) -> Result<bool, Malformed> {
-        let (bytes, descriptors) = self.read(parser.wanted_bytes())?;
+        let (bytes, descriptors) = socket::receive(&self.socket, parser.wanted_bytes())?;
         if bytes.is_empty() {
             assert!(parser.is_idle(), "the front end closed within a message");
             return Ok(false);
@@ -77,54 +75,20 @@ impl BackEnd {
         Ok(true)
     }
 
-    /// Bytes and descriptors of a read, unless the kernel kept descriptors back.
-    fn read(&self, wanted: usize) -> Result<(Vec<u8>, Vec<OwnedFd>), Malformed> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut bytes = vec![0; wanted];
-        let mut parts = [IoSliceMut::new(&mut bytes)];
-        let received = recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
-        let received = received.expect("a read");
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Malformed::LostDescriptors);
-        }
-        bytes.truncate(received.bytes);
-        let mut descriptors = Vec::new();
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = message {
-                descriptors.extend(files);
-            }
-        }
-        Ok((bytes, descriptors))
-    }
-
     fn take(&mut self, step: Step<OwnedFd>) {
         match step {
             Step::Done => {}
-            Step::Reply(reply) => self.send(reply),
+            Step::Reply(reply) => socket::send(&self.socket, reply),
             Step::Act(action) => {
                 let step = self.carry_out(action);
                 self.take(step);
             }
             Step::Refused { reason, reply } => {
                 self.notes.push(reason.to_string());
-                self.send(reply);
+                socket::send(&self.socket, reply);
             }
             Step::Close(reason) => panic!("{reason}"),
         }
-    }
-
-    fn send(&self, reply: Reply<OwnedFd>) {
-        let (bytes, descriptor) = reply.into_parts();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors: Vec<_> = descriptor.iter().map(AsFd::as_fd).collect();
-        if !descriptors.is_empty() {
-            assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        }
-        let parts = [IoSlice::new(&bytes)];
-        let sent = sendmsg(&self.socket, &parts, &mut control, SendFlags::empty());
-        assert_eq!(sent, Ok(bytes.len()));
     }
 
     fn carry_out(&mut self, action: Action<OwnedFd>) -> Step<OwnedFd> {
