@@ -6,7 +6,7 @@ use rustix::io::Errno;
 /// The reason why a region cannot be mapped. The text is for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
-    /// The file ends before the region.
+    /// The file, a regular one, ends before the region.
     #[error("the region of {region} ends at byte {needs} of its file, which has {has}")]
     FileTooShort {
         /// The region.

@@ -2,17 +2,25 @@
 //! memory of our own in tests and simulations.
 //!
 //! This is the only module of `vhost` with `unsafe`. The guest, and whoever else has the file,
-//! changes the bytes at any time, so that all access is by atomic operations on numbers of 1, 2, 4
-//! or 8 bytes. A reference to such a number lives for its one operation; there is never one to
-//! a plain byte.
+//! changes the bytes at any time. There are two ways to use them:
+//! * Numbers of rings, descriptors, headers and statuses: by atomic operations on 1, 2, 4 or 8
+//!   bytes, here. A reference to such a number lives for its one operation.
+//! * Data of requests: by whoever has a bio with a [`HostMemory::segment`], through its pointer, by
+//!   the kernel or by plain copies. The guest may change data during such a copy, and a guest that
+//!   names one place in two requests has two threads of ours copy there at once. Rust calls that
+//!   a data race. It is relied on that a copy through a raw pointer does no more then than move
+//!   bytes of any value, that nobody makes a reference to them, and that nobody decides anything by
+//!   them that another read must confirm (the memory of such bios is never declared stable).
 //!
 //! Invariants:
 //! * `start` is valid for reads and writes of `bytes` bytes as long as the value lives: it is
 //!   unmapped or freed by `drop` only.
 //! * Every access lies inside; an offset that does not is a mistake of ours, and panics.
-//! * The file had all bytes of the region when it was mapped. If it is not sealed against that
-//!   ([`HostMemory::may_shrink`]), another process can cut it later, and an access then ends the
-//!   program by SIGBUS. No handler for that signal is here.
+//! * A regular file had all bytes of the region when it was mapped. An access can raise SIGBUS all
+//!   the same, which ends the program: when another process cut the file, when no page is left
+//!   (huge pages, of which there are few, or a tmpfs that is full), or when a page cannot be read.
+//!   A seal against shrinking prevents the first only. No handler for that signal is here: one has
+//!   to cover all mappings.
 
 #![allow(unsafe_code, reason = "guest memory is a mapping that other processes change")]
 
@@ -20,7 +28,7 @@ use super::super::proto::Region;
 use super::error::MapError;
 use drystone_core::IoBuf;
 use drystone_core::buf::Segment;
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+use rustix::fs::{FileType, fstat, fstatfs};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use std::ffi::c_void;
@@ -43,21 +51,23 @@ pub struct HostMemory {
 /// What keeps the memory.
 enum Owner {
     /// A mapping, which has whole pages and so may be longer than the region.
-    Mapping { start: NonNull<c_void>, bytes: usize, may_shrink: bool },
+    Mapping { start: NonNull<c_void>, bytes: usize },
     /// An allocation.
     Allocation(IoBuf),
 }
 
 // SAFETY: the value owns its mapping or allocation, which belongs to no thread.
 unsafe impl Send for HostMemory {}
-// SAFETY: shared access is by atomic operations only.
+// SAFETY: shared access here is by atomic operations; a segment is a raw pointer, and who uses it
+// vouches for that.
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
     /// Maps the part of `file` that a region names. The descriptor may be closed afterwards.
     ///
     /// # Errors
-    /// When the file ends before the region, or cannot be mapped to be read and written.
+    /// When the file is a regular one that ends before the region, or cannot be mapped to be read
+    /// and written.
     pub fn map(file: impl AsFd, region: &Region) -> Result<Arc<Self>, MapError> {
         let (file, bytes) = (file.as_fd(), region.bytes());
         check_length(file, region)?;
@@ -68,11 +78,9 @@ impl HostMemory {
         let whole = whole.ok_or(MapError::TooLong { bytes })?;
         let mapping = map_shared(file, region.file_offset() - before, whole)
             .map_err(|errno| MapError::Refused { region: *region, errno })?;
-        let may_shrink =
-            !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
         // SAFETY: the mapping has at least `before` bytes.
         let start = unsafe { mapping.cast::<u8>().add(before as usize) };
-        let owner = Owner::Mapping { start: mapping, bytes: whole, may_shrink };
+        let owner = Owner::Mapping { start: mapping, bytes: whole };
         Ok(Arc::new(Self { start, bytes: bytes as usize, owner }))
     }
 
@@ -88,13 +96,8 @@ impl HostMemory {
         self.bytes
     }
 
-    /// True if another process may cut the file below the mapping: it is no memfd that is sealed
-    /// against that (`F_SEAL_SHRINK`). An access behind the new end then ends the program.
-    pub fn may_shrink(&self) -> bool {
-        matches!(self.owner, Owner::Mapping { may_shrink: true, .. })
-    }
-
-    /// The memory from `at` on, for a bio. It is valid as long as this value lives.
+    /// The memory from `at` on, for a bio. It is valid as long as this value lives. The guest may
+    /// change it at any time, so that there must be no reference to its bytes.
     ///
     /// # Panics
     /// If it lies outside: a mistake of the caller.
@@ -145,7 +148,8 @@ impl HostMemory {
     #[inline]
     pub fn load_u16(&self, at: usize, order: Ordering) -> u16 {
         let place = self.aligned_place::<AtomicU16>(at).cast();
-        // SAFETY: the place is aligned and inside; everybody changes it by atomic operations.
+        // SAFETY: the place is aligned and inside. The guest changes it by whatever instructions it
+        // likes; where that or a bio at the same place meets this load, the value is any, no worse.
         u16::from_le(unsafe { AtomicU16::from_ptr(place) }.load(order))
     }
 
@@ -194,7 +198,7 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        if let Owner::Mapping { start, bytes, .. } = self.owner {
+        if let Owner::Mapping { start, bytes } = self.owner {
             // SAFETY: the mapping is our own, of this length, and nobody uses it any more. It can
             // fail only for other arguments.
             let done = unsafe { munmap(start.as_ptr(), bytes) };
@@ -206,18 +210,18 @@ impl Drop for HostMemory {
 impl std::fmt::Debug for Owner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Owner::Mapping { may_shrink: true, .. } => f.write_str("mapping that may shrink"),
-            Owner::Mapping { .. } => f.write_str("sealed mapping"),
+            Owner::Mapping { bytes, .. } => write!(f, "mapping of {bytes} bytes"),
             Owner::Allocation(buf) => write!(f, "allocation of {} bytes", buf.len()),
         }
     }
 }
 
-/// Fails if the file ends before the region.
+/// Fails if a regular file ends before the region. Others, as devices, tell no length: whether they
+/// have the region, `mmap` decides.
 fn check_length(file: BorrowedFd<'_>, region: &Region) -> Result<(), MapError> {
     let stat = fstat(file).map_err(MapError::Unreadable)?;
     let (has, needs) = (stat.st_size as u64, region.file_offset() + region.bytes());
-    if has < needs {
+    if FileType::from_raw_mode(stat.st_mode).is_file() && has < needs {
         return Err(MapError::FileTooShort { region: *region, has, needs });
     }
     Ok(())

@@ -9,8 +9,7 @@
 //!   are each as long as their memory.
 //! * A [`Piece`] that a map gave lies in one of its regions.
 //!
-//! What is missing: a handler of SIGBUS for files that another process may cut short
-//! ([`HostMemory::may_shrink`]).
+//! What is missing: a handler of SIGBUS, which any mapping of a file can raise ([`HostMemory`]).
 
 #![deny(unsafe_code)]
 
@@ -131,9 +130,12 @@ impl GuestMemory {
     ///
     /// # Errors
     /// When a byte is in no region; some bytes may then be copied.
+    ///
+    /// # Panics
+    /// If there are 4 GiB or more: a mistake of the caller.
     pub fn copy_from_guest(&self, address: GuestAddress, to: &mut [u8]) -> Result<(), Outside> {
         let mut done = 0;
-        self.find(address, length(to)?, |piece| {
+        self.find(address, length(to), |piece| {
             self.read(piece, &mut to[done..done + piece.bytes() as usize]);
             done += piece.bytes() as usize;
         })
@@ -143,9 +145,12 @@ impl GuestMemory {
     ///
     /// # Errors
     /// When a byte is in no region; some bytes may then be copied.
+    ///
+    /// # Panics
+    /// If there are 4 GiB or more: a mistake of the caller.
     pub fn copy_to_guest(&self, address: GuestAddress, from: &[u8]) -> Result<(), Outside> {
         let mut done = 0;
-        self.find(address, length(from)?, |piece| {
+        self.find(address, length(from), |piece| {
             self.write(piece, &from[done..done + piece.bytes() as usize]);
             done += piece.bytes() as usize;
         })
@@ -172,7 +177,7 @@ impl GuestMemory {
     }
 
     /// The memory of a piece, for a bio. It is valid as long as this map lives, or another one that
-    /// has the region.
+    /// shares its memory.
     ///
     /// # Panics
     /// If the piece is none of this map: a mistake of the caller.
@@ -220,8 +225,7 @@ impl GuestMemory {
     }
 }
 
-/// The length of bytes that are copied, which are short.
-fn length(bytes: &[u8]) -> Result<u32, Outside> {
-    let outside = Outside { address: GuestAddress(0), bytes: bytes.len() as u64 };
-    u32::try_from(bytes.len()).map_err(|_| outside)
+/// The length of bytes that are copied.
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).expect("a copy of less than 4 GiB")
 }
