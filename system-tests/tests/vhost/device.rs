@@ -148,7 +148,7 @@ impl Device {
     fn set_memory(&mut self, memory: GuestMemory) {
         self.memory = Arc::new(memory);
         if let Some(queue) = &mut self.queue {
-            assert!(queue.ring.set_memory(self.memory.clone()), "the ring stays in memory");
+            queue.ring.set_memory(self.memory.clone()).expect("the ring stays in memory");
         }
     }
 
@@ -179,7 +179,7 @@ impl Queue {
         while let Some(chain) = self.ring.take().expect("the driver makes no mistakes") {
             let request = self.parser.parse(&chain).expect("it can be answered");
             let status = carry_out(&request, disk);
-            let (head, bytes) = (chain.head(), request.reply.write(chain.memory(), status));
+            let (head, bytes) = (chain.head(), request.reply.write(status));
             self.ring.put(head, bytes);
             count += 1;
         }

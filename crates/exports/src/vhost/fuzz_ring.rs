@@ -9,7 +9,7 @@ use super::blk::{BlkCommand, BlkLimits, BlkParser, BlkStatus};
 use super::blk_config::BlkConfig;
 use super::memory::{GuestMemory, HostMemory, Piece, within};
 use super::proto::{Features, GuestAddress, Region, UserAddress, VringAddresses};
-use super::ring::{Chain, RingSetup, SplitRing};
+use super::ring::{Chain, DESCRIPTORS_MAX, RingSetup, SplitRing};
 use std::sync::Arc;
 
 /// Bits of the first byte.
@@ -143,15 +143,21 @@ impl Guest {
         assert!(chain.head() < self.size);
         assert!(chain.readable().len() + chain.writable().len() <= pieces_max);
         note_writable(&chain, &mut self.writable);
-        let Ok(request) = self.parser.parse(&chain) else {
-            assert_eq!(chain.writable_bytes(), 0, "it cannot be answered");
-            return Some((chain.head(), 0));
+        assert!((1..=DESCRIPTORS_MAX).contains(&chain.descriptors()));
+        let request = match self.parser.parse(&chain) {
+            Ok(request) => request,
+            Err(reason) => {
+                assert_eq!(chain.writable_bytes(), 0, "it cannot be answered");
+                let head = chain.head();
+                self.ring.refuse(head, reason);
+                return None;
+            }
         };
         let status = check_command(&chain, &request.command);
         if let BlkCommand::GetId = request.command {
             request.write_id(&chain, &ID);
         }
-        let written = request.reply.write(chain.memory(), status);
+        let written = request.reply.write(status);
         assert!(written <= chain.writable_bytes());
         check_status(&chain, status);
         Some((request.reply.head(), written))
@@ -198,7 +204,7 @@ fn check_command(chain: &Chain<'_>, command: &BlkCommand<'_>) -> BlkStatus {
             let bytes: u64 = segments.iter().map(|segment| segment.len as u64).sum();
             assert!(bytes > 0 && bytes.is_multiple_of(512));
             assert!(sector.0 + (bytes >> 9) <= CAPACITY);
-            assert!(segments.len() <= 126 + chain.crossings());
+            assert!(segments.len() <= chain.readable().len() + chain.writable().len());
             BlkStatus::Ok
         }
         BlkCommand::Discard { ranges } | BlkCommand::WriteZeroes { ranges } => {

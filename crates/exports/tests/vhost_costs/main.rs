@@ -68,7 +68,7 @@ fn round(ring: &mut SplitRing, parser: &mut BlkParser, memory: &GuestMemory, ind
     let chain = ring.take().expect("it is whole").expect("a chain");
     let request = parser.parse(&chain).expect("it can be answered");
     assert!(!matches!(request.command, BlkCommand::End(_)), "{:?}", request.command);
-    let (head, bytes) = (chain.head(), request.reply.write(memory, BlkStatus::Ok));
+    let (head, bytes) = (chain.head(), request.reply.write(BlkStatus::Ok));
     ring.put(head, bytes);
     ring.publish();
     assert!(!ring.enable_notifications());

@@ -34,14 +34,6 @@ impl BlkLimits {
         self.features.contains(features)
     }
 
-    /// The most segments of a request, those not counted that begin where a region ends.
-    pub(super) fn segments_max(&self) -> usize {
-        match self.has(Features::SEG_MAX) {
-            true => self.config.seg_max as usize,
-            false => usize::MAX,
-        }
-    }
-
     /// The most ranges of a discard, and the most sectors of each.
     pub(super) fn discard(&self) -> (u32, u32) {
         (self.config.max_discard_segments, self.config.max_discard_sectors)
@@ -52,13 +44,11 @@ impl BlkLimits {
         (self.config.max_write_zeroes_segments, self.config.max_write_zeroes_sectors)
     }
 
-    /// True if the device has all these bytes, and they are whole blocks.
+    /// True if the device has all these bytes, and they are whole blocks of its own, also if the
+    /// driver did not choose to know how long those are.
     #[inline]
     pub(super) fn has_blocks(&self, sector: u64, bytes: u64) -> bool {
-        let block = match self.has(Features::BLK_SIZE) {
-            true => u64::from(self.config.block_bytes).max(SECTOR_SIZE),
-            false => SECTOR_SIZE,
-        };
+        let block = u64::from(self.config.block_bytes).max(SECTOR_SIZE);
         let end = sector.checked_add(bytes.div_ceil(SECTOR_SIZE));
         let is_inside = end.is_some_and(|end| end <= self.config.capacity_sectors);
         // A sector below the capacity has a place in bytes.
@@ -73,13 +63,14 @@ mod tests {
     #[test]
     fn blocks_are_whole_and_inside() {
         let config = BlkConfig { capacity_sectors: 64, block_bytes: 4096, ..BlkConfig::default() };
-        let mut limits = BlkLimits::new(&config, Features::BLK_SIZE, false);
+        let mut limits = BlkLimits::new(&config, Features::empty(), false);
         assert!(limits.has_blocks(0, 64 << 9) && limits.has_blocks(56, 4096));
         assert!(!limits.has_blocks(56, 8192) && !limits.has_blocks(u64::MAX, 4096));
         assert!(!limits.has_blocks(4, 4096) && !limits.has_blocks(8, 512));
         limits.set_capacity(80);
         assert!(limits.has_blocks(56, 8192));
-        let sectors = BlkLimits::new(&config, Features::empty(), true);
+        let config = BlkConfig { capacity_sectors: 64, block_bytes: 512, ..config };
+        let sectors = BlkLimits::new(&config, Features::BLK_SIZE, true);
         assert!(sectors.has_blocks(63, 512) && !sectors.has_blocks(63, 513));
         assert!(!sectors.has_blocks(63, 511) && !sectors.has_blocks(1 << 55, 512));
     }

@@ -47,7 +47,8 @@ impl BlkParser {
     /// Parses the request in a chain.
     ///
     /// # Errors
-    /// [`RingError::NoStatus`] when it cannot be answered: the caller then breaks its ring.
+    /// [`RingError::NoStatus`] when it cannot be answered: the caller then breaks its ring by
+    /// [`SplitRing::refuse`](super::super::ring::SplitRing::refuse).
     #[inline]
     pub fn parse(&mut self, chain: &Chain<'_>) -> Result<BlkRequest<'_>, RingError> {
         let before = chain.writable_bytes().checked_sub(1).ok_or(RingError::NoStatus)?;
@@ -58,7 +59,7 @@ impl BlkParser {
             BlkCommand::GetId => before.min(ID_BYTES as u32),
             _ => 0,
         };
-        Ok(BlkRequest { reply: BlkReply::new(chain.head(), status, before, data), command })
+        Ok(BlkRequest { reply: BlkReply::new(chain, status, before, data), command })
     }
 
     #[inline]
@@ -97,7 +98,8 @@ impl BlkParser {
         Ok(BlkCommand::Write { sector: Sector(sector), segments: &self.segments })
     }
 
-    /// Puts the memory of data into `segments`.
+    /// Puts the memory of data into `segments`: there may be more than the driver was told
+    /// (`seg_max`), since some drivers send more. The ring bounds them, and a bio is split below.
     #[inline]
     fn fill_segments(
         &mut self,
@@ -111,10 +113,6 @@ impl BlkParser {
         }
         self.segments.clear();
         self.segments.extend(pieces.map(|piece| chain.memory().segment(piece)));
-        let counted = self.segments.len().saturating_sub(chain.crossings());
-        if counted > self.limits.segments_max() {
-            return Err(BlkStatus::IoError);
-        }
         Ok(())
     }
 

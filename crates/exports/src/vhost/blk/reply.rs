@@ -1,7 +1,9 @@
 //! How a request is answered: its status byte, and the length of what was written.
 
 use super::super::memory::{GuestMemory, Piece};
+use super::super::ring::Chain;
 use drystone_core::Status;
+use std::sync::Arc;
 
 /// The status of a request (`VIRTIO_BLK_S_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,10 +27,14 @@ impl From<Status> for BlkStatus {
     }
 }
 
-/// The place for the answer to a request. Kept until the request has ended, with the map that its
-/// chain belongs to.
-#[derive(Clone, Copy, Debug)]
+/// The place for the answer to a request. Kept until the request has ended.
+///
+/// It keeps the map of its chain, whatever map the ring has meanwhile: so the status goes where the
+/// driver meant it, and the segments of its command stay mapped. That costs one count of a reference
+/// for each request, and no allocation.
+#[derive(Clone, Debug)]
 pub struct BlkReply {
+    memory: Arc<GuestMemory>,
     head: u16,
     status: Piece,
     /// Writable bytes before the status.
@@ -38,8 +44,9 @@ pub struct BlkReply {
 }
 
 impl BlkReply {
-    pub(super) fn new(head: u16, status: Piece, before: u32, data: u32) -> Self {
-        Self { head, status, before, data }
+    pub(super) fn new(chain: &Chain<'_>, status: Piece, before: u32, data: u32) -> Self {
+        let (memory, head) = (chain.memory().clone(), chain.head());
+        Self { memory, head, status, before, data }
     }
 
     /// The chain that is answered.
@@ -51,12 +58,9 @@ impl BlkReply {
     ///
     /// The length is that of the writable bytes that were written without a gap, from the first
     /// on (virtio 1.3, section 2.7.8.2): a read that failed has not written the first.
-    ///
-    /// # Panics
-    /// If `memory` is not the map of the chain: a mistake of the caller.
     #[inline]
-    pub fn write(&self, memory: &GuestMemory, status: BlkStatus) -> u32 {
-        memory.write(self.status, &[status as u8]);
+    pub fn write(&self, status: BlkStatus) -> u32 {
+        self.memory.write(self.status, &[status as u8]);
         let written = if status == BlkStatus::Ok { self.data } else { 0 };
         if written == self.before { written + 1 } else { written }
     }

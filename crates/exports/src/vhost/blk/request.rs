@@ -10,7 +10,7 @@ use drystone_core::buf::Segment;
 pub const ID_BYTES: usize = 20;
 
 /// A request. What it borrows is overwritten by the next one of its queue.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct BlkRequest<'p> {
     /// Where its answer goes.
     pub reply: BlkReply,
@@ -25,7 +25,8 @@ pub enum BlkCommand<'p> {
     Read {
         /// The first sector.
         sector: Sector,
-        /// Guest memory, not empty: whole blocks in all, but each piece may be of any length.
+        /// Guest memory, not empty: whole blocks in all, but each piece may be of any length. It is
+        /// valid as long as the reply lives.
         segments: &'p [Segment],
     },
     /// Write the segments from `sector` on. The guest may change them meanwhile.

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-/// A range that lies in one region of one map. Only that map can use it.
+/// A range that lies in one region of one map. Another map may have another region in that place,
+/// so that what keeps a piece keeps its map beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The number of the region in its map.

@@ -2,14 +2,15 @@
 //!
 //! Invariants:
 //! * Each descriptor is copied once, checked, and then used.
-//! * A walk ends after as many descriptors as its table has.
+//! * A walk ends after as many descriptors as its table has, and after [`DESCRIPTORS_MAX`] in all.
 //! * Pieces that the device reads come before those that it writes.
 //! * `pieces` never grows beyond its first capacity, and `table` not at all.
 
 use super::super::memory::{Area, GuestMemory, Piece};
 use super::super::proto::GuestAddress;
 use super::error::RingError;
-use super::setup::TABLE_ENTRIES_MAX;
+use super::setup::DESCRIPTORS_MAX;
+use std::sync::Arc;
 
 /// How often a chain may cross from one region into the next.
 const CROSSINGS_MAX: usize = 64;
@@ -25,12 +26,12 @@ const INDIRECT: u16 = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Chain<'r> {
     head: u16,
-    memory: &'r GuestMemory,
+    memory: &'r Arc<GuestMemory>,
     walk: &'r Walk,
 }
 
 impl<'r> Chain<'r> {
-    pub(super) fn new(head: u16, memory: &'r GuestMemory, walk: &'r Walk) -> Self {
+    pub(super) fn new(head: u16, memory: &'r Arc<GuestMemory>, walk: &'r Walk) -> Self {
         Self { head, memory, walk }
     }
 
@@ -39,8 +40,8 @@ impl<'r> Chain<'r> {
         self.head
     }
 
-    /// The map that its pieces belong to.
-    pub fn memory(&self) -> &'r GuestMemory {
+    /// The map that its pieces belong to. What outlives the chain keeps the map beside its pieces.
+    pub fn memory(&self) -> &'r Arc<GuestMemory> {
         self.memory
     }
 
@@ -64,9 +65,10 @@ impl<'r> Chain<'r> {
         self.walk.writable_bytes
     }
 
-    /// How many pieces there are more than descriptors that are not empty.
-    pub fn crossings(&self) -> usize {
-        self.walk.crossings
+    /// How many descriptors were read for it, all those of its table counted: at least one, and at
+    /// most [`DESCRIPTORS_MAX`]. A server adds them up to end a round that would last too long.
+    pub fn descriptors(&self) -> u32 {
+        self.walk.descriptors
     }
 }
 
@@ -122,7 +124,8 @@ pub(super) struct Walk {
     readable: usize,
     readable_bytes: u32,
     writable_bytes: u32,
-    crossings: usize,
+    /// Descriptors that were read: of the ring without the one that names a table, and of the table.
+    descriptors: u32,
     /// A copy of an indirect table; empty if there are none.
     table: Box<[[u8; DESCRIPTOR_BYTES]]>,
 }
@@ -130,11 +133,13 @@ pub(super) struct Walk {
 impl Walk {
     /// Room for the chains of a ring of `size` entries.
     pub(super) fn new(size: u16, has_tables: bool) -> Self {
-        let entries = if has_tables { TABLE_ENTRIES_MAX as usize } else { 0 };
-        let pieces = Vec::with_capacity(usize::from(size) + entries + CROSSINGS_MAX);
+        let most = DESCRIPTORS_MAX as usize;
+        let entries = if has_tables { most } else { 0 };
+        let descriptors_max = most.min(usize::from(size) + entries);
+        let pieces = Vec::with_capacity(descriptors_max + CROSSINGS_MAX);
         let table = vec![[0; DESCRIPTOR_BYTES]; entries].into();
-        let (readable, readable_bytes, writable_bytes, crossings) = (0, 0, 0, 0);
-        Self { pieces, readable, readable_bytes, writable_bytes, crossings, table }
+        let (readable, readable_bytes, writable_bytes, descriptors) = (0, 0, 0, 0);
+        Self { pieces, readable, readable_bytes, writable_bytes, descriptors, table }
     }
 
     /// The most pieces that a chain can have.
@@ -145,7 +150,7 @@ impl Walk {
     fn clear(&mut self) {
         self.pieces.clear();
         (self.readable, self.readable_bytes) = (0, 0);
-        (self.writable_bytes, self.crossings) = (0, 0);
+        (self.writable_bytes, self.descriptors) = (0, 0);
     }
 
     /// Walks along the chain that begins at `head`, which the ring's table of `size` entries has.
@@ -162,6 +167,7 @@ impl Walk {
             if descriptor.has(INDIRECT) {
                 return self.walk_table(memory, &descriptor);
             }
+            self.count(1)?;
             self.push(memory, &descriptor)?;
             match descriptor.next(size)? {
                 Some(next) => index = next,
@@ -189,6 +195,16 @@ impl Walk {
         Err(RingError::Loop(entries))
     }
 
+    /// Counts descriptors that are read.
+    #[inline]
+    fn count(&mut self, more: u32) -> Result<(), RingError> {
+        self.descriptors += more;
+        match self.descriptors <= DESCRIPTORS_MAX {
+            true => Ok(()),
+            false => Err(RingError::TooManyDescriptors),
+        }
+    }
+
     /// Copies an indirect table; returns the number of its entries.
     fn copy_table(&mut self, memory: &GuestMemory, named: &Descriptor) -> Result<u16, RingError> {
         let bytes = named.bytes;
@@ -200,9 +216,10 @@ impl Walk {
         }
         let entries = bytes / DESCRIPTOR_BYTES as u32;
         let is_whole = bytes.is_multiple_of(DESCRIPTOR_BYTES as u32);
-        if !is_whole || !(1..=TABLE_ENTRIES_MAX).contains(&entries) {
+        if !is_whole || !(1..=DESCRIPTORS_MAX).contains(&entries) {
             return Err(RingError::TableLength(bytes));
         }
+        self.count(entries)?;
         let copy = self.table[..entries as usize].as_flattened_mut();
         memory.copy_from_guest(named.address, copy)?;
         Ok(entries as u16)
@@ -217,7 +234,6 @@ impl Walk {
         let before = self.pieces.len();
         self.push_pieces(memory, descriptor)?;
         let added = self.pieces.len() - before;
-        self.crossings += added.saturating_sub(1);
         if descriptor.has(WRITE) {
             self.writable_bytes += descriptor.bytes;
         } else if before > self.readable {

@@ -1,7 +1,7 @@
 //! The reasons why a ring is broken.
 
 use super::super::memory::{AreaError, Outside};
-use super::setup::TABLE_ENTRIES_MAX;
+use super::setup::DESCRIPTORS_MAX;
 
 /// The reason why a ring is broken: the driver did what none may do. The text is for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -49,8 +49,11 @@ pub enum RingError {
     #[error("a descriptor names a table and a next descriptor")]
     IndirectNext,
     /// A table has no length that a table can have.
-    #[error("an indirect table has {0} bytes: 1 to {TABLE_ENTRIES_MAX} entries of 16 are possible")]
+    #[error("an indirect table has {0} bytes: 1 to {DESCRIPTORS_MAX} entries of 16 are possible")]
     TableLength(u32),
+    /// A chain has too many descriptors, those of its table counted.
+    #[error("a chain has more than {DESCRIPTORS_MAX} descriptors")]
+    TooManyDescriptors,
     /// A descriptor or table is not all in memory.
     #[error("a descriptor names memory that is not there: {0}")]
     Outside(#[from] Outside),

@@ -18,6 +18,12 @@ impl Heads {
         self.count
     }
 
+    /// True if a head, which the ring has, is there.
+    #[inline]
+    pub(super) fn contains(&self, head: u16) -> bool {
+        self.words[usize::from(head / 64)] & (1 << (head % 64)) != 0
+    }
+
     /// Adds a head, which the ring has; false if it is there.
     #[inline]
     pub(super) fn insert(&mut self, head: u16) -> bool {
@@ -52,6 +58,7 @@ mod tests {
         let mut heads = Heads::none_of(128);
         assert!(heads.insert(0) && heads.insert(127) && heads.insert(64) && !heads.insert(127));
         assert_eq!(heads.len(), 3);
+        assert!(heads.contains(64) && heads.contains(127) && !heads.contains(63));
         assert!(heads.remove(127) && !heads.remove(127) && !heads.remove(1));
         assert_eq!(heads.len(), 2);
         assert!(Heads::none_of(1).insert(0));

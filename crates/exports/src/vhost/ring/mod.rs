@@ -19,5 +19,5 @@ pub(super) mod tests;
 
 pub use chain::Chain;
 pub use error::RingError;
-pub use setup::{RingSetup, TABLE_ENTRIES_MAX};
+pub use setup::{DESCRIPTORS_MAX, RingSetup};
 pub use split::SplitRing;

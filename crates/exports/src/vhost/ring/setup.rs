@@ -3,8 +3,10 @@
 use super::super::proto::{Features, VringAddresses};
 use super::super::session::QueueStart;
 
-/// The most entries of an indirect table. QEMU and the vhost of Linux take no more either.
-pub const TABLE_ENTRIES_MAX: u32 = 1024;
+/// The most descriptors of a chain, all those of its indirect table counted, but not the one that
+/// names the table. This is a bound of our own, so that no chain costs much: the standard allows as
+/// many as the ring has entries.
+pub const DESCRIPTORS_MAX: u32 = 1024;
 
 /// What a split ring needs to start.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,10 @@
 //! ```
 //!
 //! Invariants:
-//! * A head is in `in_flight` from the time it is taken until it is put back, and only once. So at
-//!   most as many chains are in flight as the ring has entries.
+//! * A head is in `in_flight` from the time it is taken until it is put back, and only once. A chain
+//!   that breaks the ring is not taken.
+//! * Chains in flight, and those put back that are not published, are at most `size` together: so no
+//!   used element is overwritten before the driver can see it.
 //! * `known_available` was the available index, and is at most `size` ahead of `next_available`.
 //! * `next_used` is ahead of the index in guest memory by the elements that are not published.
 //! * A broken ring takes nothing, and keeps its first reason.
@@ -106,6 +108,8 @@ pub struct SplitRing {
     /// True if the parts are in `memory`.
     is_placed: bool,
     next_available: u16,
+    /// The head of the chain before `next_available`, if one was taken.
+    last_taken: u16,
     known_available: u16,
     next_used: u16,
     published_used: u16,
@@ -131,6 +135,7 @@ impl SplitRing {
         Ok(Self {
             is_placed: true,
             next_available: setup.base,
+            last_taken: 0,
             known_available: setup.base,
             next_used: used,
             published_used: used,
@@ -149,14 +154,18 @@ impl SplitRing {
         &self.memory
     }
 
-    /// Takes a new map, for chains that are taken from now on. False if the ring itself is not in
-    /// it: nothing is taken until another map has it.
-    pub fn set_memory(&mut self, memory: Arc<GuestMemory>) -> bool {
+    /// Takes a new map, for chains that are taken from now on. After a map that did not have the
+    /// ring, the caller looks for chains once: a kick may have come when none could be taken.
+    ///
+    /// # Errors
+    /// [`RingError::Area`] when the ring itself is not in the map. It is not broken by that, but
+    /// nothing is taken until another map has it.
+    pub fn set_memory(&mut self, memory: Arc<GuestMemory>) -> Result<(), RingError> {
         let found = Parts::find(&memory, &self.setup);
         self.is_placed = found.is_ok();
-        found.into_iter().for_each(|parts| self.parts = parts);
         self.memory = memory;
-        self.is_placed
+        self.parts = found?;
+        Ok(())
     }
 
     /// The most pieces that a chain can have.
@@ -179,12 +188,23 @@ impl SplitRing {
         self.broken
     }
 
-    /// Breaks the ring, because of what a chain of it holds. Its first reason stays.
-    pub fn set_broken(&mut self, reason: RingError) {
-        self.broken.get_or_insert(reason);
+    /// Breaks the ring because of what the chain holds that was taken last. The chain is then not
+    /// in flight any more, and [`SplitRing::base`] is its index again.
+    ///
+    /// # Panics
+    /// If it was not taken last, or is not in flight: a mistake of the caller.
+    pub fn refuse(&mut self, head: u16, reason: RingError) {
+        assert_eq!(head, self.last_taken, "another chain was taken last");
+        assert!(self.in_flight.remove(head), "chain {head} is not in flight");
+        self.next_available = self.next_available.wrapping_sub(1);
+        self.broken = Some(reason);
     }
 
     /// Takes the next chain that the driver made available; `None` if there is none.
+    ///
+    /// A driver that makes heads available which it cannot have seen as used gets no more until
+    /// [`SplitRing::publish`]: a round that takes all there is ends. It can still be long, as a
+    /// chain costs what [`Chain::descriptors`] says: a server that has other work ends it by that.
     ///
     /// # Errors
     /// The reason why the ring is broken, from now on at each call.
@@ -205,19 +225,29 @@ impl SplitRing {
 
     #[inline]
     fn take_next(&mut self) -> Result<Option<u16>, RingError> {
-        if !self.is_placed || self.available()? == 0 {
+        if !self.is_placed || self.must_publish() || self.available()? == 0 {
             return Ok(None);
         }
         let (head, size) = (self.parts.head_at(self.next_available), self.setup.size);
         if head >= size {
             return Err(RingError::HeadOutside { head, size });
         }
-        if !self.in_flight.insert(head) {
+        if self.in_flight.contains(head) {
             return Err(RingError::HeadTwice(head));
         }
-        self.next_available = self.next_available.wrapping_add(1);
         self.walk.walk(&self.memory, (&self.parts.descriptors, size), head)?;
+        self.in_flight.insert(head);
+        self.next_available = self.next_available.wrapping_add(1);
+        self.last_taken = head;
         Ok(Some(head))
+    }
+
+    /// True if as many chains are in flight, or put back unseen, as the ring has entries. When all
+    /// are in flight it is false: another head then breaks the ring.
+    #[inline]
+    fn must_publish(&self) -> bool {
+        let unseen = self.next_used.wrapping_sub(self.published_used);
+        unseen > 0 && unseen + self.in_flight.len() >= self.setup.size
     }
 
     /// How many chains can be taken, as far as is known. Looks at the index if that is none.
@@ -260,7 +290,8 @@ impl SplitRing {
     }
 
     /// Asks the driver for a kick when it makes the next chain available. True if one came
-    /// meanwhile: the caller then takes it instead of going to sleep.
+    /// meanwhile: the caller then takes it instead of going to sleep. Called after
+    /// [`SplitRing::publish`], without which it may not be able to.
     #[inline]
     pub fn enable_notifications(&self) -> bool {
         let can_take = self.is_placed && self.broken.is_none();

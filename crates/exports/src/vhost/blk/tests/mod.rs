@@ -4,7 +4,6 @@ mod random;
 mod refusals;
 
 use super::super::blk_config::BlkConfig;
-use super::super::memory::GuestMemory;
 use super::super::proto::Features;
 use super::super::ring::SplitRing;
 use super::super::ring::tests::driver::{BYTES, Buffer, DATA, Driver, GUEST, region};
@@ -123,12 +122,12 @@ impl Queue {
         let chain = self.ring.take().expect("it is whole").expect("a chain");
         let request = self.parser.parse(&chain).expect("it can be answered");
         assert_eq!(request.reply.head(), head);
-        let (parsed, reply) = (Parsed::of(&request), request.reply);
+        let parsed = Parsed::of(&request);
         if parsed == Parsed::GetId {
             request.write_id(&chain, b"a name of 20 letters");
         }
         let status = if let Parsed::End(status) = parsed { status } else { BlkStatus::Ok };
-        let bytes = reply.write(self.ring.memory(), status);
+        let bytes = request.reply.write(status);
         self.ring.put(head, bytes);
         self.ring.publish();
         assert_eq!(self.driver.take_used(), Some((head, bytes)));
@@ -253,17 +252,18 @@ fn zeroes_may_unmap_by_range() {
 }
 
 #[test]
-fn a_segment_more_for_each_crossing_of_regions() {
+fn there_may_be_more_segments_than_were_announced() {
     let driver = Driver::new(16, features());
     let more = region(GUEST + BYTES, 0x1000, 0x1000);
     let memory = driver.memory.with(more.0, more.1);
     let mut queue = Queue::of(driver.with_memory(memory), &config());
     let piece = |address| (address, 128, true);
     let end = GUEST + BYTES;
-    let data = [piece(end - 64), piece(PAYLOAD), piece(PAYLOAD + 0x100), piece(PAYLOAD + 0x200)];
+    let mut data = vec![piece(end - 64)];
+    data.extend((0..7).map(|number| piece(PAYLOAD + 0x100 * number)));
     let Parsed::Read(0, segments) = queue.command(0, 0, &data) else { panic!("a read") };
     let lengths: Vec<usize> = segments.iter().map(|place| place.1).collect();
-    assert_eq!(lengths, [64, 64, 128, 128, 128], "four descriptors, as the device allows");
+    assert_eq!(lengths, [64, 64, 128, 128, 128, 128, 128, 128, 128], "seg_max is 4");
 }
 
 #[test]
@@ -291,8 +291,30 @@ fn nothing_was_written_by_a_read_that_failed() {
     queue.driver.add(&buffers, false).expect("room");
     let chain = queue.ring.take().expect("it is whole").expect("a chain");
     let reply = queue.parser.parse(&chain).expect("it can be answered").reply;
-    let memory: &GuestMemory = queue.ring.memory();
-    assert_eq!(reply.write(memory, BlkStatus::IoError), 0);
+    assert_eq!(reply.write(BlkStatus::IoError), 0);
     assert_eq!(queue.driver.read(STATUS, 1), [1]);
-    assert_eq!(reply.write(memory, BlkStatus::Ok), 513);
+    assert_eq!(reply.write(BlkStatus::Ok), 513);
+}
+
+/// The region of the ring has another number in the map when a lower one comes or goes.
+#[test]
+fn a_reply_goes_where_the_chain_was_found() {
+    let lower = region(0, 0x1000, 0x1000);
+    let driver = Driver::new(16, features());
+    let (one, two) = (driver.memory.clone(), driver.memory.with(lower.0, lower.1));
+    for (before, after) in [(one.clone(), two.clone()), (two.into(), (*one).clone())] {
+        let driver = Driver::new(16, features()).with_memory((*before).clone());
+        let mut queue = Queue::of(driver, &config());
+        queue.driver.write(HEADER, &header(0, 0));
+        queue.driver.write(STATUS, &[NO_STATUS]);
+        let buffers = [(HEADER, 16, false), (PAYLOAD, 512, true), (STATUS, 1, true)];
+        let head = queue.driver.add(&buffers, false).expect("room");
+        let chain = queue.ring.take().expect("it is whole").expect("a chain");
+        let reply = queue.parser.parse(&chain).expect("it can be answered").reply;
+        queue.ring.set_memory(after.into()).expect("the ring is there");
+        queue.ring.put(head, reply.write(BlkStatus::Ok));
+        queue.ring.publish();
+        assert_eq!(queue.driver.take_used(), Some((head, 513)));
+        assert_eq!(queue.driver.read(STATUS, 1), [0]);
+    }
 }

@@ -179,7 +179,7 @@ fn carry_out(queue: &mut Queue, disk: &mut Disk, random: &mut Random) -> bool {
         if let BlkCommand::GetId = request.command {
             request.write_id(&chain, &NAME);
         }
-        done.push((chain.head(), request.reply.write(chain.memory(), status)));
+        done.push((chain.head(), request.reply.write(status)));
     }
     while !done.is_empty() {
         let (head, bytes) = done.swap_remove(random.below(done.len() as u64) as usize);

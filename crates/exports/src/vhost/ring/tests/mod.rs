@@ -36,7 +36,7 @@ fn a_chain_has_the_memory_of_its_descriptors() {
             [(DATA + 4, 2, false), (DATA, 0, false), (DATA, 3, false), (DATA + 6, 4, true)];
         let head = driver.add(&buffers, indirect).expect("room");
         let chain = ring.take().expect("it is whole").expect("a chain");
-        assert_eq!((chain.head(), chain.crossings()), (head, 0));
+        assert_eq!((chain.head(), chain.descriptors()), (head, 4));
         assert_eq!(contents(&chain), (b"efabc".to_vec(), b"ghij".to_vec()));
         assert!(ring.take().expect("it is whole").is_none());
         assert_eq!((ring.in_flight(), ring.base()), (1, 1));
@@ -61,6 +61,7 @@ fn descriptors_before_a_table_belong_to_the_chain() {
     let mut ring = driver.ring();
     let chain = ring.take().expect("it is whole").expect("a chain");
     assert_eq!(contents(&chain), (b"cda".to_vec(), b"b".to_vec()));
+    assert_eq!(chain.descriptors(), 3, "the one that names the table is not counted");
 }
 
 #[test]
@@ -74,7 +75,7 @@ fn a_buffer_goes_on_in_the_next_region() {
     driver.add(&[(end - 3, 6, false), (end - 1, 2, true)], false).expect("room");
     let mut ring = driver.ring();
     let chain = ring.take().expect("it is whole").expect("a chain");
-    assert_eq!((chain.readable().len(), chain.writable().len(), chain.crossings()), (2, 2, 2));
+    assert_eq!((chain.readable().len(), chain.writable().len(), chain.descriptors()), (2, 2, 2));
     assert_eq!(contents(&chain), (b"abcdef".to_vec(), b"cd".to_vec()));
 }
 
@@ -188,13 +189,20 @@ fn a_new_map_without_the_ring_pauses_it() {
     let head = driver.add(&[(DATA, 1, false)], false).expect("room");
     ring.take().expect("it is whole").expect("a chain");
     driver.add(&[(DATA, 1, false)], false).expect("room");
-    assert!(!ring.set_memory(Arc::new(GuestMemory::default())));
+    let reason = ring.set_memory(Arc::new(GuestMemory::default())).expect_err("no ring");
+    assert_eq!(
+        reason.to_string(),
+        "a part of the ring cannot be used: 64 bytes at user address 0x70000000 lie in no region \
+         of memory"
+    );
+    assert_eq!(ring.broken(), None);
     assert!(ring.take().expect("it is whole").is_none());
     assert!(!ring.enable_notifications(), "what came cannot be taken");
     ring.put(head, 0);
     assert!(ring.publish());
     assert_eq!(driver.take_used(), Some((head, 0)), "the parts stay mapped");
-    assert!(ring.set_memory(driver.memory.clone()));
+    assert_eq!(ring.set_memory(driver.memory.clone()), Ok(()));
+    // No kick will come for the chain that could not be taken meanwhile.
     assert!(ring.take().expect("it is whole").is_some());
 }
 

@@ -1,6 +1,7 @@
 //! Every reason that breaks a ring, with its sentence.
 
 use super::super::super::proto::Features;
+use super::super::RingError;
 use super::driver::{BYTES, DATA, Driver, GUEST, INDIRECT, NEXT, WRITE, region};
 use super::{NONE, TABLES};
 
@@ -9,8 +10,10 @@ fn broken(features: Features, wrong: impl FnOnce(&mut Driver)) -> String {
     let mut driver = Driver::new(4, features);
     let mut ring = driver.ring();
     wrong(&mut driver);
+    let base = ring.base();
     let reason = ring.take().expect_err("the ring is broken");
     assert_eq!(ring.broken(), Some(reason));
+    assert_eq!((ring.in_flight(), ring.base()), (0, base), "the chain was not taken");
     driver.set_available(0);
     assert_eq!(ring.take().expect_err("it stays so"), reason);
     assert!(!ring.enable_notifications());
@@ -59,6 +62,7 @@ fn a_head_that_is_available_twice() {
         ring.take().expect_err("it is broken").to_string(),
         "the chain at descriptor 3 is available again before it was used"
     );
+    assert_eq!((ring.in_flight(), ring.base()), (1, 1));
     ring.put(3, 0);
     assert!(ring.publish(), "what is in flight can be put back");
 }
@@ -151,7 +155,103 @@ fn more_pieces_than_there_is_room_for() {
     driver.add(&[(1 << 40, 16 * most as u32, true)], false).expect("room");
     driver.add(&[(1 << 40, 16 * most as u32 + 1, true)], false).expect("room");
     let chain = ring.take().expect("it is whole").expect("a chain");
-    assert_eq!((chain.writable().len(), chain.crossings()), (most, most - 1));
+    assert_eq!((chain.writable().len(), chain.descriptors()), (most, 1));
     let reason = ring.take().expect_err("it is broken");
     assert_eq!(reason.to_string(), format!("a chain has more than {most} pieces of memory"));
+}
+
+#[test]
+fn a_chain_that_its_reader_refuses() {
+    let mut driver = Driver::new(4, NONE);
+    let mut ring = driver.ring();
+    let first = driver.add(&[(DATA, 1, true)], false).expect("room");
+    let second = driver.add(&[(DATA, 1, false)], false).expect("room");
+    assert!(ring.take().expect("it is whole").is_some());
+    assert!(ring.take().expect("it is whole").is_some());
+    ring.refuse(second, RingError::NoStatus);
+    assert_eq!((ring.in_flight(), ring.base(), ring.broken()), (1, 1, Some(RingError::NoStatus)));
+    assert_eq!(ring.take().err(), Some(RingError::NoStatus));
+    ring.put(first, 1);
+    ring.publish();
+    assert_eq!((ring.in_flight(), driver.take_used()), (0, Some((first, 1))));
+}
+
+#[test]
+#[should_panic(expected = "another chain was taken last")]
+fn a_chain_that_was_not_taken_last_is_not_refused() {
+    let mut driver = Driver::new(4, NONE);
+    let mut ring = driver.ring();
+    for _ in 0..2 {
+        driver.add(&[(DATA, 1, true)], false).expect("room");
+        assert!(ring.take().expect("it is whole").is_some());
+    }
+    ring.refuse(0, RingError::NoStatus);
+}
+
+/// Descriptor 0 and so on, `direct` of them, then a table of as many entries as are missing to
+/// `total`: what the device says to it.
+fn with_descriptors(direct: u16, total: u16) -> Result<u32, RingError> {
+    let mut driver = Driver::new(2048, TABLES);
+    let (table, entries) = (driver.table_of(0), total - direct);
+    for index in 0..direct {
+        driver.set_descriptor(index, (DATA, 1, NEXT, index + 1));
+    }
+    match entries {
+        0 => driver.set_descriptor(direct - 1, (DATA, 1, 0, 0)),
+        _ => driver.set_descriptor(direct, (table, 16 * u32::from(entries), INDIRECT, 0)),
+    }
+    for index in 0..entries {
+        let flags = if index + 1 < entries { NEXT } else { 0 };
+        driver.describe(table + 16 * u64::from(index), (DATA, 1, flags, index + 1));
+    }
+    driver.offer(0);
+    let mut ring = driver.ring();
+    let chain = ring.take()?.expect("a chain");
+    assert_eq!(chain.readable().len(), total.into());
+    Ok(chain.descriptors())
+}
+
+#[test]
+fn more_descriptors_than_a_chain_may_have() {
+    for direct in [0, 1, 500, 1024] {
+        assert_eq!(with_descriptors(direct, 1024), Ok(1024), "{direct} of the ring");
+    }
+    for direct in [1, 2, 1024, 1025, 1500] {
+        let reason = with_descriptors(direct, 1025.max(direct)).expect_err("it is broken");
+        assert_eq!(reason.to_string(), "a chain has more than 1024 descriptors", "{direct}");
+    }
+}
+
+#[test]
+fn a_head_that_is_available_before_it_can_be_seen_as_used() {
+    let mut driver = Driver::new(4, NONE);
+    let mut ring = driver.ring();
+    driver.set_descriptor(0, (DATA, 1, 0, 0));
+    (0..4).for_each(|_| driver.offer(0));
+    let mut taken = 0;
+    // Each head is put back at once, and the driver offers it again without having seen that.
+    while let Some(chain) = ring.take().expect("it is whole") {
+        let head = chain.head();
+        ring.put(head, 0);
+        driver.offer(0);
+        taken += 1;
+        assert!(taken <= 4, "the round ends");
+    }
+    assert_eq!(taken, 4);
+    assert!(ring.enable_notifications() && ring.publish());
+    assert!(ring.take().expect("it is whole").is_some());
+}
+
+#[test]
+fn one_head_more_than_there_are_breaks_the_ring() {
+    let mut driver = Driver::new(2, NONE);
+    let mut ring = driver.ring();
+    for _ in 0..2 {
+        driver.add(&[(DATA, 1, true)], false).expect("room");
+        assert!(ring.take().expect("it is whole").is_some());
+    }
+    assert!(ring.take().expect("it is whole").is_none());
+    driver.offer(0);
+    assert!(ring.enable_notifications());
+    assert_eq!(ring.take().err(), Some(RingError::HeadTwice(0)));
 }
