@@ -29,9 +29,9 @@ impl From<Status> for BlkStatus {
 
 /// The place for the answer to a request. Kept until the request has ended.
 ///
-/// It keeps the map of its chain, whatever map the ring has meanwhile: so the status goes where the
-/// driver meant it, and the segments of its command stay mapped. That costs one count of a reference
-/// for each request, and no allocation.
+/// It keeps the map of its chain, whatever map the ring has meanwhile: so the status goes where
+/// the driver meant it, and the segments of its command stay mapped. That costs a clone of an
+/// `Arc` for each request, and no allocation.
 #[derive(Clone, Debug)]
 pub struct BlkReply {
     memory: Arc<GuestMemory>,

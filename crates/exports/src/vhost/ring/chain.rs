@@ -65,8 +65,8 @@ impl<'r> Chain<'r> {
         self.walk.writable_bytes
     }
 
-    /// How many descriptors were read for it, all those of its table counted: at least one, and at
-    /// most [`DESCRIPTORS_MAX`]. A server adds them up to end a round that would last too long.
+    /// How many descriptors were read for it, all those of its table counted: at least one, and
+    /// at most [`DESCRIPTORS_MAX`]. A server adds them up to end a round that would last too long.
     pub fn descriptors(&self) -> u32 {
         self.walk.descriptors
     }
@@ -124,7 +124,8 @@ pub(super) struct Walk {
     readable: usize,
     readable_bytes: u32,
     writable_bytes: u32,
-    /// Descriptors that were read: of the ring without the one that names a table, and of the table.
+    /// Descriptors that were read: those of the ring, without one that names a table, and all of
+    /// that table.
     descriptors: u32,
     /// A copy of an indirect table; empty if there are none.
     table: Box<[[u8; DESCRIPTOR_BYTES]]>,

@@ -20,8 +20,8 @@
 //! Invariants:
 //! * The used index is stored after the used elements before it (Release), and the ring's entries
 //!   are loaded after the available index (Acquire).
-//! * With events, the first used index that is published has a call: what the driver saw of the ring
-//!   before it was started here is not known.
+//! * With events, the first used index that is published has a call: what the driver saw of the
+//!   ring before it was started here is not known.
 
 use drystone_core::mutated;
 use drystone_core::primitive::{

@@ -6,6 +6,10 @@ use std::sync::Arc;
 
 /// How many chains are added, or used.
 const CHAINS: u16 = 2;
+/// The first value of both indices, which then wrap.
+const START: u16 = 0xffff;
+/// The last value.
+const END: u16 = START.wrapping_add(CHAINS);
 /// An event that the index passed long ago.
 const LONG_AGO: u16 = 0x8000;
 
@@ -44,6 +48,8 @@ impl Shared {
             (Field::UsedFlags, 1),
             (Field::UsedEvent, LONG_AGO),
             (Field::AvailableEvent, LONG_AGO),
+            (Field::AvailableIndex, START),
+            (Field::UsedIndex, START),
         ] {
             shared.store(field, value, Relaxed);
         }
@@ -52,18 +58,24 @@ impl Shared {
 
     /// All entries before `index` are there.
     fn check_entries(&self, index: u16) {
-        for entry in &self.entries[..index.into()] {
+        for entry in &self.entries[..index.wrapping_sub(START).into()] {
             assert_eq!(entry.load(Relaxed), 1, "an entry is seen later than its index");
         }
     }
 
-    /// The driver makes the chain before `index` available, and kicks if it must.
-    fn add(&self, index: u16) {
-        self.entries[usize::from(index - 1)].store(1, Relaxed);
+    /// Stores chain `number`; the index after it.
+    fn fill(&self, number: u16) -> u16 {
+        self.entries[usize::from(number)].store(1, Relaxed);
+        START.wrapping_add(number + 1)
+    }
+
+    /// The driver makes chain `number` available, and kicks if it must.
+    fn add(&self, number: u16) {
+        let index = self.fill(number);
         self.store(Field::AvailableIndex, index, Release);
         fence(SeqCst);
         let must_kick = match self.event_idx {
-            true => passes(index - 1, index, self.load(Field::AvailableEvent, Relaxed)),
+            true => passes(index.wrapping_sub(1), index, self.load(Field::AvailableEvent, Relaxed)),
             false => self.load(Field::UsedFlags, Relaxed) == 0,
         };
         if must_kick {
@@ -88,22 +100,26 @@ fn check(body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// A driver adds chains while the device takes what is there and goes to sleep.
+/// A driver adds chains while the device takes one in each round, and goes to sleep if there is no
+/// more. It asks for no kicks during a round.
 fn check_kicks(event_idx: bool) {
     check(move || {
         let shared = Shared::new(event_idx);
         let driver = shared.clone();
-        let driver = loom::thread::spawn(move || (1..=CHAINS).for_each(|index| driver.add(index)));
-        let notices = Notices::new(event_idx);
-        let taken = loop {
-            let available = notices.available(&*shared);
-            shared.check_entries(available);
-            if !notices.enable(&*shared, available) {
-                break available;
+        let driver = loom::thread::spawn(move || (0..CHAINS).for_each(|number| driver.add(number)));
+        let (notices, mut next) = (Notices::new(event_idx), START);
+        loop {
+            notices.disable(&*shared);
+            if notices.available(&*shared) != next {
+                next = next.wrapping_add(1);
+                shared.check_entries(next);
             }
-        };
+            if !notices.enable(&*shared, next) {
+                break;
+            }
+        }
         driver.join().unwrap();
-        assert!(taken == CHAINS || shared.told.load(Relaxed), "the device sleeps for ever");
+        assert!(next == END || shared.told.load(Relaxed), "the device sleeps for ever");
     });
 }
 
@@ -113,12 +129,12 @@ fn check_calls(event_idx: bool) {
         let shared = Shared::new(event_idx);
         let mut notices = Notices::new(event_idx);
         // The first index is always told.
-        notices.publish(&*shared, 0);
+        notices.publish(&*shared, START);
         let device = shared.clone();
         let device = loom::thread::spawn(move || {
-            for index in 1..=CHAINS {
-                device.entries[usize::from(index - 1)].store(1, Relaxed);
-                if notices.publish(&*device, index) {
+            for number in 0..CHAINS {
+                let used = device.fill(number);
+                if notices.publish(&*device, used) {
                     device.told.store(true, Relaxed);
                 }
             }
@@ -131,7 +147,7 @@ fn check_calls(event_idx: bool) {
             }
         };
         device.join().unwrap();
-        assert!(taken == CHAINS || shared.told.load(Relaxed), "the driver sleeps for ever");
+        assert!(taken == END || shared.told.load(Relaxed), "the driver sleeps for ever");
     });
 }
 

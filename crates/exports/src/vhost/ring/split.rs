@@ -12,10 +12,10 @@
 //! ```
 //!
 //! Invariants:
-//! * A head is in `in_flight` from the time it is taken until it is put back, and only once. A chain
-//!   that breaks the ring is not taken.
-//! * Chains in flight, and those put back that are not published, are at most `size` together: so no
-//!   used element is overwritten before the driver can see it.
+//! * A head is in `in_flight` from the time it is taken until it is put back, and only once. A
+//!   chain that breaks the ring is not taken.
+//! * Chains in flight, and those put back that are not published, are at most `size` together: so
+//!   no used element is overwritten before the driver can see it.
 //! * `known_available` was the available index, and is at most `size` ahead of `next_available`.
 //! * `next_used` is ahead of the index in guest memory by the elements that are not published.
 //! * A broken ring takes nothing, and keeps its first reason.
