@@ -7,7 +7,8 @@
 //! Invariants:
 //! * Regions are in the order of their guest addresses, share neither guest nor user addresses, and
 //!   are each as long as their memory.
-//! * A [`Piece`] that a map gave lies in one of its regions.
+//! * A [`Piece`] that a map gave lies in one of its regions. A map that did not give it panics (for
+//!   one of 65536 maps that may be missed, as numbers begin again).
 //!
 //! What is missing: a handler of SIGBUS, which any mapping of a file can raise ([`HostMemory`]).
 
@@ -23,6 +24,7 @@ mod tests;
 use super::proto::{GuestAddress, Region, UserAddress};
 use drystone_core::buf::Segment;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 pub use area::Area;
 pub use error::{AreaError, MapError, Outside};
@@ -33,6 +35,14 @@ pub use piece::{Piece, within};
 #[derive(Clone, Debug, Default)]
 pub struct GuestMemory {
     parts: Vec<Part>,
+    /// Another one for each map that is made; clones share it, as their regions are the same.
+    number: u16,
+}
+
+/// A number for a map.
+fn next_number() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// A region and its memory.
@@ -67,7 +77,7 @@ impl GuestMemory {
             assert!(!others.any(|other| part.region.shares_user_addresses(&other.region)));
         }
         assert!(parts.len() <= usize::from(u16::MAX));
-        Self { parts }
+        Self { parts, number: next_number() }
     }
 
     /// The map with one region more.
@@ -79,10 +89,11 @@ impl GuestMemory {
         Self::new(known.chain([(region, memory)]))
     }
 
-    /// The map without a region; the same map if it has none with these addresses.
+    /// The map without a region; one with all regions if none has these addresses.
     pub fn without(&self, named: &Region) -> Self {
         let stays = |part: &&Part| !part.region.is_named_by(named);
-        Self { parts: self.parts.iter().filter(stays).cloned().collect() }
+        let parts = self.parts.iter().filter(stays).cloned().collect();
+        Self { parts, number: next_number() }
     }
 
     /// The regions with their memory, in the order of guest addresses.
@@ -110,7 +121,7 @@ impl GuestMemory {
             let before = next.checked_sub(part.region.guest().0).ok_or(outside)?;
             let has = part.region.bytes().checked_sub(before).ok_or(outside)?;
             let piece_bytes = left.min(u32::try_from(has).unwrap_or(u32::MAX));
-            take(Piece::new(number as u16, before as usize, piece_bytes));
+            take(Piece::new(self.number, number as u16, before as usize, piece_bytes));
             left -= piece_bytes;
             if left > 0 {
                 next = next.checked_add(piece_bytes.into()).ok_or(outside)?;
@@ -163,7 +174,7 @@ impl GuestMemory {
     #[inline]
     pub fn read(&self, piece: Piece, to: &mut [u8]) {
         assert!(to.len() <= piece.bytes() as usize);
-        self.parts[usize::from(piece.part)].memory.read(piece.at, to);
+        self.memory_of(piece).read(piece.at, to);
     }
 
     /// Copies bytes to the beginning of a piece.
@@ -173,7 +184,7 @@ impl GuestMemory {
     #[inline]
     pub fn write(&self, piece: Piece, from: &[u8]) {
         assert!(from.len() <= piece.bytes() as usize);
-        self.parts[usize::from(piece.part)].memory.write(piece.at, from);
+        self.memory_of(piece).write(piece.at, from);
     }
 
     /// The memory of a piece, for a bio. It is valid as long as this map lives, or another one that
@@ -183,8 +194,14 @@ impl GuestMemory {
     /// If the piece is none of this map: a mistake of the caller.
     #[inline]
     pub fn segment(&self, piece: Piece) -> Segment {
-        let memory = &self.parts[usize::from(piece.part)].memory;
-        memory.segment(piece.at, piece.bytes() as usize)
+        self.memory_of(piece).segment(piece.at, piece.bytes() as usize)
+    }
+
+    /// The memory of the region that a piece lies in.
+    #[inline]
+    fn memory_of(&self, piece: Piece) -> &HostMemory {
+        assert_eq!(piece.map, self.number, "a piece of another map");
+        &self.parts[usize::from(piece.part)].memory
     }
 
     /// Fills `to` from pieces, as far as they reach; returns how many bytes that are.

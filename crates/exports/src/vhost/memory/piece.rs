@@ -2,20 +2,22 @@
 
 use std::ops::Range;
 
-/// A range that lies in one region of one map. Another map may have another region in that place,
-/// so that what keeps a piece keeps its map beside it.
+/// A range that lies in one region of one map. Only that map can use it, since another may have
+/// another region in that place: what keeps a piece keeps its map beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The number of the region in its map.
     pub(super) part: u16,
+    /// The number of its map.
+    pub(super) map: u16,
     bytes: u32,
     /// The first byte, from the start of the region.
     pub(super) at: usize,
 }
 
 impl Piece {
-    pub(super) fn new(part: u16, at: usize, bytes: u32) -> Self {
-        Self { part, at, bytes }
+    pub(super) fn new(map: u16, part: u16, at: usize, bytes: u32) -> Self {
+        Self { part, map, bytes, at }
     }
 
     /// Its length, bytes.

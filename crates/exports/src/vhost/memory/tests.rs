@@ -255,3 +255,13 @@ fn a_changed_map_shares_what_stays() {
     assert_eq!((lengths(&last, 3, 1), lengths(&last, 0x10, 1)), (None, Some(vec![1])));
     assert_eq!(last.regions().count(), 1);
 }
+
+#[test]
+#[should_panic(expected = "a piece of another map")]
+fn a_piece_of_another_map_is_our_mistake() {
+    let before = memory(&[region(0x10, 0x10, 0x10, 0)]);
+    let after = before.with(region(0, 0, 0x10, 0), HostMemory::zeroed(0x10));
+    let mut pieces = Vec::new();
+    before.find(GuestAddress(0x10), 1, |piece| pieces.push(piece)).expect("inside");
+    after.clone().write(pieces[0], &[1]);
+}
