@@ -9,8 +9,8 @@
 //!   the kernel or by plain copies. The guest may change data during such a copy, and a guest that
 //!   names one place in two requests has two threads of ours copy there at once. Rust calls that
 //!   a data race. It is relied on that a copy through a raw pointer does no more then than move
-//!   bytes of any value, that nobody makes a reference to them, and that nobody decides anything by
-//!   them that another read must confirm (the memory of such bios is never declared stable).
+//!   bytes of any value, that nobody makes a reference to them, and that nobody reads them twice
+//!   and takes both to be equal: the memory of such bios is never declared stable.
 //!
 //! Invariants:
 //! * `start` is valid for reads and writes of `bytes` bytes as long as the value lives: it is
