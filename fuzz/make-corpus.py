@@ -462,6 +462,192 @@ FUSE_REQUEST = {
 }
 
 
+GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE = range(1, 7)
+SET_LOG_FD, VRING_NUM, VRING_ADDR, VRING_BASE, GET_VRING_BASE, VRING_KICK = range(7, 13)
+VRING_CALL, VRING_ERR, GET_PROTOCOL, SET_PROTOCOL, GET_QUEUE_NUM, VRING_ENABLE = range(13, 19)
+BACKEND_REQ_FD, GET_CONFIG, SET_CONFIG, GET_INFLIGHT, SET_INFLIGHT = 21, 24, 25, 31, 32
+RESET_DEVICE, GET_SLOTS, ADD_REGION, REMOVE_REGION, SET_STATUS, GET_STATUS = 34, 36, 37, 38, 39, 40
+NEED_REPLY, LATE, FAILS = 9, 0x40, 0x80
+
+
+def vhost(number, layout="", *values, files=0, flag=NEED_REPLY, control=0, size=None):
+    """A byte for the entry point (descriptors, and whether the action fails), and a message."""
+    payload = struct.pack("<" + layout, *values)
+    size = len(payload) if size is None else size
+    return bytes([files | control]) + struct.pack("<III", number, flag, size) + payload
+
+
+def vhost_start(queue=0, size=16, features=0x5_7000_7E66, start=0x10000, base=0):
+    """The messages from the choice of features to the start of a queue in 64 KiB of memory."""
+    return (vhost(SET_PROTOCOL, "Q", 0x1B22B) + vhost(SET_FEATURES, "Q", features)
+            + vhost(SET_MEM_TABLE, "IIQQQQ", 1, 0, 0, 0x10000, 0x10000, 0, files=1)
+            + vhost(VRING_NUM, "II", queue, size) + vhost(VRING_BASE, "II", queue, base)
+            + vhost(VRING_ADDR, "IIQQQQ", queue, 0, start, start + 0x1000, start + 0x2000, 0)
+            + vhost(VRING_CALL, "Q", queue, files=1) + vhost(VRING_KICK, "Q", queue, files=1))
+
+
+SPLIT = 0x1_7000_7E66
+REGION_ONE, REGION_TWO = (0, 0, 4096, 0x7000, 0), (0, 4096, 4096, 0x9000, 4096)
+VHOST_MESSAGE = {
+    "questions": b"".join(map(vhost, (GET_FEATURES, GET_PROTOCOL, GET_QUEUE_NUM, SET_OWNER,
+                                      RESET_OWNER))),
+    "start-split": vhost_start(features=SPLIT),
+    "start-packed": vhost_start(size=24, base=0x80018002),
+    "start-legacy": vhost_start(features=0),
+    "start-outside": vhost_start(features=SPLIT, start=0x1F000),
+    "start-odd-size": vhost_start(size=24, features=SPLIT),
+    "start-twice": vhost_start(features=SPLIT) + vhost(VRING_KICK, "Q", 0, files=1),
+    "start-early": vhost(VRING_KICK, "Q", 0, files=1),
+    "stop-start": vhost_start(features=SPLIT) + vhost(GET_VRING_BASE, "II", 0, 0)
+    + vhost(VRING_KICK, "Q", 0, files=1),
+    "two-queues": vhost_start(features=SPLIT) + vhost_start(queue=1, features=SPLIT, start=0x14000),
+    "change-running": vhost_start(features=SPLIT) + vhost(VRING_NUM, "II", 0, 8)
+    + vhost(VRING_CALL, "Q", 0x100) + vhost(VRING_ERR, "Q", 0, files=1)
+    + vhost(VRING_ENABLE, "II", 0, 1) + vhost(SET_FEATURES, "Q", SPLIT & ~64),
+    "poll": vhost_start(features=SPLIT) + vhost(VRING_KICK, "Q", 0x101),
+    "log": vhost_start(features=SPLIT) + vhost(SET_FEATURES, "Q", SPLIT | 1 << 26)
+    + vhost(VRING_ADDR, "IIQQQQ", 0, 1, 0x10000, 0x11000, 0x12000, 0x1000)
+    + vhost(SET_LOG_BASE, "QQ", 4096, 0, files=1) + vhost(SET_LOG_FD, files=1),
+    "regions": vhost(SET_PROTOCOL, "Q", 0x8008) + vhost(GET_SLOTS)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_TWO, files=1)
+    + vhost(REMOVE_REGION, "QQQQQ", *REGION_ONE) + vhost(REMOVE_REGION, "QQQQQ", *REGION_ONE),
+    "regions-overlap": vhost(SET_PROTOCOL, "Q", 0x8008)
+    + vhost(ADD_REGION, "QQQQQ", 0, 0, 8192, 0, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 4096, 4096, 1 << 63, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 1 << 63, 2**63, 4096, 0, files=1),
+    "region-last": vhost(SET_PROTOCOL, "Q", 0x8008)
+    + vhost(ADD_REGION, "QQQQQ", 0, 2**64 - 1, 1, 2**64 - 1, 0, files=1)
+    + vhost(ADD_REGION, "QQQQQ", 0, 2**64 - 1, 2, 0, 0, files=1),
+    "table-two": vhost(SET_MEM_TABLE, "II" + 8 * "Q", 2, 0, *REGION_ONE[1:], *REGION_TWO[1:],
+                       files=2),
+    "table-lying": vhost(SET_MEM_TABLE, "IIQQQQ", 0xFFFFFFFF, 0, 0, 1, 0, 0, files=1),
+    "table-empty": vhost_start(features=SPLIT) + vhost(SET_MEM_TABLE, "II", 0, 0),
+    "config": vhost(SET_PROTOCOL, "Q", 0x208) + vhost(SET_FEATURES, "Q", 1 << 11)
+    + vhost(GET_CONFIG, "III60s", 0, 60, 0, b"") + vhost(GET_CONFIG, "III", 255, 1, 1)
+    + vhost(SET_CONFIG, "IIIB", 32, 1, 0, 1) + vhost(SET_CONFIG, "IIIB", 0, 1, 1, 1)
+    + vhost(GET_CONFIG, "III", 0, 0xFFFFFFFF, 0),
+    "inflight": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 2, 128) + vhost(GET_INFLIGHT, "QQHHI", 0, 0, 2, 128, 0)
+    + vhost(SET_INFLIGHT, "QQHHI", 8192, 0, 2, 128, 0, files=1)
+    + vhost(SET_INFLIGHT, "QQHH", 1, 2**64 - 1, 1, 1, files=1)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 0, 0),
+    "inflight-start": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 128 * 64, 0, 2, 128, files=1) + vhost_start(features=SPLIT),
+    "inflight-small": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 128 * 64, 0, 2, 8, files=1) + vhost_start(features=SPLIT),
+    "inflight-packed": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 640, 0, 2, 16, files=1) + vhost_start(size=16),
+    "inflight-short": vhost(SET_PROTOCOL, "Q", 0x1008)
+    + vhost(SET_INFLIGHT, "QQHH", 639, 0, 2, 16, files=1),
+    "reset": vhost_start(features=SPLIT) + vhost(RESET_DEVICE) + vhost(GET_VRING_BASE, "II", 0, 0),
+    "reset-owner": vhost_start(features=SPLIT) + vhost(VRING_ENABLE, "II", 0, 0)
+    + vhost(RESET_OWNER) + vhost(VRING_ENABLE, "II", 0, 0) + vhost_start(features=SPLIT),
+    "status": vhost_start(features=SPLIT) + vhost(SET_STATUS, "Q", 15) + vhost(GET_STATUS)
+    + vhost(SET_STATUS, "Q", 0) + vhost(SET_STATUS, "Q", 256),
+    "channel": vhost(BACKEND_REQ_FD, files=1),
+    "fails": vhost(SET_PROTOCOL, "Q", 0x9008)
+    + vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1, control=FAILS)
+    + vhost(GET_INFLIGHT, "QQHH", 0, 0, 1, 1, control=FAILS) + vhost(VRING_NUM, "II", 0, 8),
+    "late-files": vhost(ADD_REGION, "QQQQQ", *REGION_ONE, files=1, control=LATE)
+    + vhost(VRING_CALL, "Q", 0, files=1, control=LATE),
+    "table-longest": vhost(SET_MEM_TABLE, "II" + 128 * "Q", 32, 0,
+                           *(field for at in range(32) for field in (at, 1, at, at)), files=32),
+    "too-many-files": vhost(SET_OWNER, files=33),
+    "no-reply": vhost(SET_OWNER, flag=1) + vhost(VRING_NUM, "II", 9, 1, flag=1),
+    "unknown": vhost(SET_PROTOCOL, "Q", 8) + vhost(22) + vhost(0xFFFFFFFF, flag=1),
+    "version": vhost(SET_OWNER, flag=2),
+    "reply": vhost(SET_OWNER, flag=5),
+    "long": vhost(GET_FEATURES, size=0xFFFFFFFF),
+    "half-payload": vhost(VRING_NUM, "I", 0, size=8),
+    "half-header": vhost(GET_FEATURES)[:7],
+    "empty": b"",
+}
+
+
+EVENTS, TABLES, READ_ONLY = 1, 2, 4
+D_NEXT, D_WRITE, D_TABLE = 1, 2, 4
+BLK_IN, BLK_OUT, BLK_FLUSH, BLK_ID, BLK_DISCARD, BLK_ZEROES = 0, 1, 4, 8, 11, 13
+
+
+def descriptor(address, length, flag=0, following=0):
+    return struct.pack("<QIHH", address, length, flag, following)
+
+
+def blk(kind, sector=0):
+    return struct.pack("<IIQ", kind, 0, sector)
+
+
+def blk_range(sector, sectors, flag=0):
+    return struct.pack("<QII", sector, sectors, flag)
+
+
+def vhost_ring(descriptors, heads=(0,), memory=None, features=TABLES, border=31, base=0,
+               index=None):
+    """Four choices of the entry point, and 4 KiB of memory with a ring of four entries."""
+    guest = bytearray(4096)
+    parts = {16 * n: part for n, part in enumerate(descriptors)}
+    index = base + len(heads) if index is None else index
+    parts[64] = struct.pack("<HH", 0, index & 0xFFFF)
+    parts |= {68 + 2 * ((base + n) % 4): struct.pack("<H", head) for n, head in enumerate(heads)}
+    for address, part in (parts | (memory or {})).items():
+        guest[address:address + len(part)] = part
+    return struct.pack("<BBH", features, border << 3 | 2, base) + guest
+
+
+def blk_chain(kind, sector, *data):
+    """Descriptors of a header at 512, then data, then a status at 640."""
+    parts = [(512, 16, 0), *data, (640, 1, D_WRITE)]
+    last = len(parts) - 1
+    return {"descriptors": [descriptor(address, length, flag | (D_NEXT if n < last else 0), n + 1)
+                            for n, (address, length, flag) in enumerate(parts)],
+            "memory": {512: blk(kind, sector)}}
+
+
+def blk_table(kind, sector, *data):
+    """The same in an indirect table at 256."""
+    chain = blk_chain(kind, sector, *data)
+    table = b"".join(chain["descriptors"])
+    return {"descriptors": [descriptor(256, len(table), D_TABLE)],
+            "memory": chain["memory"] | {256: table}}
+
+
+ZEROES = blk_range(0, 1) + blk_range(8, 16, 1)
+VHOST_RING = {
+    "read": vhost_ring(**blk_chain(BLK_IN, 3, (1024, 512, D_WRITE))),
+    "write": vhost_ring(**blk_chain(BLK_OUT, 3, (1024, 512, 0))),
+    "write-read-only": vhost_ring(**blk_chain(BLK_OUT, 3, (1024, 512, 0)), features=READ_ONLY),
+    "flush": vhost_ring(**blk_chain(BLK_FLUSH, 0)),
+    "name": vhost_ring(**blk_chain(BLK_ID, 0, (1024, 20, D_WRITE))),
+    "unknown": vhost_ring(**blk_chain(99, 0)),
+    "beyond": vhost_ring(**blk_chain(BLK_IN, 1 << 20, (1024, 512, D_WRITE))),
+    "table": vhost_ring(**blk_table(BLK_IN, 0, (1024, 512, D_WRITE), (2048, 512, D_WRITE))),
+    "table-events": vhost_ring(**blk_table(BLK_IN, 0, (1024, 512, D_WRITE)), features=3),
+    "table-crosses": vhost_ring(**blk_table(BLK_OUT, 0, (256, 3584, 0)), border=12),
+    "table-in-table": vhost_ring([descriptor(0, 16, D_TABLE)]),
+    "table-odd": vhost_ring([descriptor(256, 17, D_TABLE)]),
+    "table-not-negotiated": vhost_ring([descriptor(256, 16, D_TABLE)], features=0),
+    "discard": vhost_ring(**blk_chain(BLK_DISCARD, 0, (528, 16, 0))),
+    "loop": vhost_ring([descriptor(512, 16, D_NEXT, 0)]),
+    "outside": vhost_ring([descriptor(4095, 2)]),
+    "wraps": vhost_ring([descriptor(2**64 - 1, 2)]),
+    "read-after-write": vhost_ring([descriptor(512, 1, 3, 1), descriptor(512, 1)]),
+    "no-status": vhost_ring([descriptor(512, 16)]),
+    "head-twice": vhost_ring([descriptor(640, 1, D_WRITE)], heads=(0, 0)),
+    "head-outside": vhost_ring([], heads=(4,)),
+    "ahead": vhost_ring([], index=5),
+    "base-wraps": vhost_ring([descriptor(640 + n, 1, D_WRITE) for n in range(4)],
+                             heads=(3, 1, 2), base=0xFFFE, features=EVENTS),
+    "status-in-ring": vhost_ring([descriptor(n, 1, D_WRITE) for n in (66, 76, 78, 16)],
+                                 heads=(0, 1, 2, 3)),
+    "short": bytes(20),
+    "empty": b"",
+}
+for name, kind in ("zeroes", BLK_ZEROES), ("discard-unmap", BLK_DISCARD):
+    CHAIN = blk_chain(kind, 0, (528, 32, 0))
+    VHOST_RING[name] = vhost_ring(CHAIN["descriptors"], memory=CHAIN["memory"] | {528: ZEROES})
+
+
 SIMPLE, STRUCTURED, EXTENDED = 0, 2, 4
 
 
@@ -476,6 +662,14 @@ def transmission_inputs():
     yield "wrong-style", struct.pack(">BB", STRUCTURED, PIECES) + TRANSMISSION["extended-read"]
 
 
+def vhost_inputs():
+    """Each stream with all features offered; some with fewer."""
+    inputs = {name: struct.pack(">BB", 0, PIECES) + data for name, data in VHOST_MESSAGE.items()}
+    for name, choice in ("start-split", 2), ("start-legacy", 3), ("no-reply", 3):
+        inputs[f"few-{name}"] = struct.pack(">BB", choice, PIECES) + VHOST_MESSAGE[name]
+    return inputs
+
+
 def main():
     handshake = {name: handshake_input(data) for name, data in HANDSHAKE.items()}
     handshake |= {name: handshake_input(*parts) for name, parts in TLS_HANDSHAKE.items()}
@@ -484,7 +678,8 @@ def main():
                "raid_bitmap": RAID_BITMAP, "raid_ppl": RAID_PPL, "raid_places": RAID_PLACES,
                "dm_table": DM_TABLE, "control_line": CONTROL_LINE,
                "write_log": WRITE_LOG, "certificate": CERTIFICATE,
-               "fuse_request": FUSE_REQUEST}
+               "fuse_request": FUSE_REQUEST, "vhost_message": vhost_inputs(),
+               "vhost_ring": VHOST_RING}
     for target, inputs in targets.items():
         folder = FOLDER / target
         folder.mkdir(parents=True, exist_ok=True)

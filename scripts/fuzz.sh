@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 TARGETS="nbd_handshake nbd_transmission stack_file raid_superblock raid_bitmap raid_ppl raid_places
-fuse_request dm_table write_log certificate control_line"
+fuse_request vhost_message vhost_ring dm_table write_log certificate control_line"
 TARGET=${1:?usage: scripts/fuzz.sh TARGET [SECONDS], where TARGET is one of: $TARGETS}
 TRIPLE=$(uname -m)-unknown-linux-gnu
 export RUSTUP_TOOLCHAIN=${RUSTUP_TOOLCHAIN:-nightly} CARGO_TARGET_DIR=$PWD/fuzz/target

@@ -69,6 +69,12 @@ drystone-drivers length_leave      loom_length_of_a_queue_with
 drystone-drivers length_doubt      loom_length_of_a_file_opened_again
 drystone-drivers length_left_unseen loom_length_of_a_file_opened_again
 drystone-drivers read_beside_cut   loom_length_of_a_queue_with
+drystone-exports ring_enable_fence      loom_ring_kicks
+drystone-exports ring_enable_look_first loom_ring_kicks
+drystone-exports ring_available_order   loom_ring_kicks
+drystone-exports ring_publish_fence     loom_ring_calls
+drystone-exports ring_publish_look_first loom_ring_calls
+drystone-exports ring_used_order        loom_ring_calls
 drystone-raid bitmap_set           loom_bitmap_sets
 drystone-raid bitmap_used          loom_bitmap_clears
 drystone-raid bitmap_look          loom_bitmap_clears

@@ -34,6 +34,16 @@ fn fuse_request() {
 }
 
 #[test]
+fn vhost_message() {
+    smoke("vhost_message", drystone_exports::vhost::fuzz::fuzz_message);
+}
+
+#[test]
+fn vhost_ring() {
+    smoke("vhost_ring", drystone_exports::vhost::fuzz_ring::fuzz_ring);
+}
+
+#[test]
 fn stack_file() {
     smoke("stack_file", |input| {
         drystone_stack::fuzz_stack_file(input);

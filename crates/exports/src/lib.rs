@@ -122,3 +122,4 @@
 pub mod fuse;
 pub mod nbd;
 pub mod server;
+pub mod vhost;
