@@ -6,12 +6,13 @@
 //! [`DELAY_NS`] finds the requests that came meanwhile and answers them together, at less than
 //! half the processor time of both sides.
 //!
-//! The number of requests that a client keeps in flight is unknown, so the server tries: a
-//! [`TRIAL`] of delayed receives follows [`PAUSE_MIN`] receives. If those find [`WORTH`] requests
-//! each or more, the delay stays on as long as this holds. If not, the next trial comes after twice
-//! as many receives, up to [`PAUSE_MAX`]. So a client that waits for each reply is delayed in 0.1 %
-//! of its requests, which its 99th percentile does not show, and one whose requests come together
-//! anyway never.
+//! The number of requests that a client keeps in flight is unknown, so the server tries: a new
+//! client's first [`PAUSE_FIRST`] receives are prompt, and a [`TRIAL`] of delayed ones follows. If
+//! those find [`WORTH`] requests each or more, and half as many again as prompt ones did, the delay
+//! stays on as long as this holds. If not, the next trial comes after [`PAUSE_MIN`] receives, and
+//! then after twice as many each time, up to [`PAUSE_MAX`]. So in the long run a client that waits
+//! for each reply is delayed in 0.1 % of its requests, which its 99th percentile does not show, and
+//! one whose requests come together is not delayed more.
 
 use drystone_core::clock::Ns;
 
@@ -47,6 +48,8 @@ pub(super) struct Coalesce {
     pause: u32,
     /// Requests found since the last check.
     requests: u32,
+    /// Requests that as many prompt receives as a trial has found when they were last counted.
+    prompt: u32,
     /// True while the wait before the next receive has begun and not ended.
     is_waiting: bool,
 }
@@ -58,13 +61,19 @@ impl Coalesce {
             left: PAUSE_FIRST,
             pause: PAUSE_FIRST,
             requests: 0,
+            prompt: 0,
             is_waiting: false,
         }
     }
 
-    /// Begins the wait before the next receive. True if there is one.
+    /// The requests of a receive were found, and the next one is wanted. Begins the wait before it;
+    /// true if there is one.
     #[inline]
     pub(super) fn begin_wait(&mut self) -> bool {
+        self.left -= 1;
+        if self.left == 0 {
+            self.look();
+        }
         self.is_waiting = self.mode == Mode::Delayed;
         self.is_waiting
     }
@@ -86,15 +95,6 @@ impl Coalesce {
         self.requests += 1;
     }
 
-    /// A receive ended.
-    #[inline]
-    pub(super) fn receive(&mut self) {
-        self.left -= 1;
-        if self.left == 0 {
-            self.look();
-        }
-    }
-
     fn plenty_in_two(&self) -> u32 {
         if self.pause == PAUSE_FIRST { PLENTY_IN_TWO_FIRST } else { PLENTY_IN_TWO }
     }
@@ -102,11 +102,8 @@ impl Coalesce {
     #[cold]
     fn look(&mut self) {
         match self.mode {
-            Mode::Prompt if self.requests * 2 >= self.plenty_in_two() * self.pause => {
-                self.pause = self.pause.max(PAUSE_MIN);
-            }
-            Mode::Prompt => self.mode = Mode::Delayed,
-            Mode::Delayed if self.requests >= WORTH * TRIAL => self.pause = PAUSE_MIN / 2,
+            Mode::Prompt => self.end_pause(),
+            Mode::Delayed if self.has_paid() => self.pause = PAUSE_MIN / 2,
             Mode::Delayed => {
                 self.mode = Mode::Prompt;
                 self.pause = (self.pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
@@ -114,6 +111,19 @@ impl Coalesce {
         }
         self.left = if self.mode == Mode::Delayed { TRIAL } else { self.pause };
         self.requests = 0;
+    }
+
+    /// Begins a trial, unless clients need none.
+    fn end_pause(&mut self) {
+        self.prompt = self.requests / (self.pause / TRIAL);
+        match self.requests * 2 >= self.plenty_in_two() * self.pause {
+            true => self.pause = self.pause.max(PAUSE_MIN),
+            false => self.mode = Mode::Delayed,
+        }
+    }
+
+    fn has_paid(&self) -> bool {
+        self.requests >= WORTH * TRIAL && self.requests * 2 >= self.prompt * 3
     }
 }
 
@@ -133,7 +143,6 @@ mod tests {
             let found = if waits { delayed } else { prompt };
             count += u32::from(waits);
             (0..found).for_each(|_| c.request());
-            c.receive();
         }
         count / 100
     }
@@ -146,7 +155,6 @@ mod tests {
             let waits = c.begin_wait();
             c.end_wait();
             (0..if waits { delayed } else { 1 }).for_each(|_| c.request());
-            c.receive();
             waits
         };
         (0..100_000).for_each(|_| _ = receive(&mut c, 1));
@@ -158,15 +166,10 @@ mod tests {
     #[test]
     fn delays_only_where_it_pays() {
         assert!(share(1, 4) >= 980, "many in flight, sent one by one");
+        assert!(share(1, 2) >= 980, "two in flight");
+        assert!(share(3, 5) >= 980, "some come together, and more with a delay");
         assert!((1..=2).contains(&share(1, 1)), "one in flight");
-        assert!(share(3, 4) >= 980, "some come together, and more with a delay");
-        assert_eq!(share(6, 8), 0, "receives are full by themselves");
-        let mut c = Coalesce::new();
-        let mut find = |requests| {
-            (0..requests).for_each(|_| c.request());
-            c.receive();
-            c.begin_wait()
-        };
-        assert!((0..PAUSE_FIRST).all(|_| !find(6)) && (0..100_000).all(|_| !find(2)));
+        assert!((2..=5).all(|n| share(n, n) <= 2), "as many without a delay");
+        assert_eq!(share(7, 9), 0, "receives are full by themselves");
     }
 }

@@ -13,7 +13,6 @@ impl Connection {
     pub(in crate::nbd::server) fn received(&mut self, buf: IoBuf, result: Option<i32>) {
         let n = result.unwrap_or(0).max(0) as usize;
         self.stream.end_receive(buf, n);
-        self.coalesce.receive();
         self.progress.note_spoken(n > 0);
         let awaits_data = self.awaits_data();
         self.progress.note(result.filter(|_| awaits_data));
