@@ -2,6 +2,7 @@
 
 use super::super::blk_config::BlkConfig;
 use super::super::proto::Features;
+use super::super::ring::DESCRIPTORS_MAX;
 use drystone_core::units::SECTOR_SIZE;
 
 /// What a device promised to its driver, as far as requests are held to it.
@@ -15,7 +16,12 @@ pub struct BlkLimits {
 impl BlkLimits {
     /// The limits of a device that has this configuration space, with the features that the driver
     /// chose. A device that is read-only stays so if the driver did not choose [`Features::RO`].
+    ///
+    /// # Panics
+    /// If `seg_max` asks for more descriptors than a ring takes: a mistake of the caller.
     pub fn new(config: &BlkConfig, features: Features, read_only: bool) -> Self {
+        let most = config.seg_max.saturating_add(2); // the header, and the status
+        assert!(most <= DESCRIPTORS_MAX, "a ring takes no chain of {most} descriptors");
         Self { features, config: *config, read_only }
     }
 

@@ -12,7 +12,8 @@ use super::error::RingError;
 use super::setup::DESCRIPTORS_MAX;
 use std::sync::Arc;
 
-/// How often a chain may cross from one region into the next.
+/// Room for pieces beyond one for each descriptor: a descriptor whose memory crosses from one
+/// region into the next has more than one.
 const CROSSINGS_MAX: usize = 64;
 /// Bytes of a descriptor.
 pub(super) const DESCRIPTOR_BYTES: usize = 16;
@@ -66,7 +67,8 @@ impl<'r> Chain<'r> {
     }
 
     /// How many descriptors were read for it, all those of its table counted: at least one, and
-    /// at most [`DESCRIPTORS_MAX`]. A server adds them up to end a round that would last too long.
+    /// at most [`DESCRIPTORS_MAX`]. A server adds them and the pieces up to end a round that would
+    /// last too long: one descriptor may have as many pieces as there are regions.
     pub fn descriptors(&self) -> u32 {
         self.walk.descriptors
     }

@@ -197,14 +197,15 @@ impl SplitRing {
         assert_eq!(head, self.last_taken, "another chain was taken last");
         assert!(self.in_flight.remove(head), "chain {head} is not in flight");
         self.next_available = self.next_available.wrapping_sub(1);
-        self.broken = Some(reason);
+        self.broken.get_or_insert(reason);
     }
 
     /// Takes the next chain that the driver made available; `None` if there is none.
     ///
     /// A driver that makes heads available which it cannot have seen as used gets no more until
     /// [`SplitRing::publish`]: a round that takes all there is ends. It can still be long, as a
-    /// chain costs what [`Chain::descriptors`] says: a server that has other work ends it by that.
+    /// chain costs what [`Chain::descriptors`] and its pieces say: a server that has other work
+    /// ends it by that.
     ///
     /// # Errors
     /// The reason why the ring is broken, from now on at each call.
